@@ -1,1 +1,280 @@
-//! (to be written)
+//! The static graph of a model: values, nodes and named tensors, forward only. Shapes are relative to the
+//! input, so one graph serves every batch and image size; `plan` makes it concrete and derives the
+//! backward pass node by node.
+
+use crate::network::{Role, TensorInfo};
+
+/// A value of the graph: an activation tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ValueId(pub usize);
+
+/// What is known about a value before the input's size is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Value {
+    pub channels: usize,
+    /// The input's side divided by this value's side.
+    pub reduction: usize,
+}
+
+/// The function after a convolution and its norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    Identity,
+    /// `x · σ(x)`.
+    Silu,
+}
+
+/// Batch normalisation by its tensors: indices into `Graph::parameters` and `Graph::buffers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Norm {
+    pub weight: usize,
+    pub bias: usize,
+    pub mean: usize,
+    pub variance: usize,
+}
+
+/// A convolution with what follows it. It has either a norm or a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Convolution {
+    pub input_channels: usize,
+    pub output_channels: usize,
+    /// The side of the square kernel; the padding is half of it.
+    pub kernel: usize,
+    pub stride: usize,
+    /// One input channel per output channel instead of all.
+    pub depthwise: bool,
+    /// Index into `Graph::parameters`.
+    pub weight: usize,
+    pub bias: Option<usize>,
+    pub norm: Option<Norm>,
+    pub activation: Activation,
+}
+
+/// What a node computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op {
+    /// The batch of images: RGB, 0 to 1.
+    Image,
+    Convolution(Convolution),
+    Add,
+    /// The maximum over a square window, stride 1, half the window as padding.
+    MaxPool {
+        window: usize,
+    },
+    /// Nearest neighbour, twice the side.
+    Upsample,
+    /// Along the channels.
+    Concat,
+    /// Some channels of the input.
+    Slice {
+        offset: usize,
+    },
+    /// Self-attention over the pixels. The input holds for each head its queries, keys and values; the
+    /// outputs are the attended values and the values themselves, both as images.
+    Attention {
+        heads: usize,
+        key_channels: usize,
+        value_channels: usize,
+    },
+}
+
+/// One step of the graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// The module's name in the reference's state dict, such as `model.2.m.0.cv1`.
+    pub name: String,
+    pub op: Op,
+    pub inputs: Vec<ValueId>,
+    pub outputs: Vec<ValueId>,
+}
+
+/// The raw outputs of one level of a detection head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// Pixels of the input per cell.
+    pub stride: usize,
+    pub boxes: ValueId,
+    pub scores: ValueId,
+}
+
+/// A model: nodes in an order in which they can run, and the tensors they name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Graph {
+    pub values: Vec<Value>,
+    pub nodes: Vec<Node>,
+    /// In the state dict's order, which is not the order of the nodes.
+    pub parameters: Vec<TensorInfo>,
+    pub buffers: Vec<TensorInfo>,
+    /// What each row of the family's table puts out.
+    pub rows: Vec<ValueId>,
+    pub heads: Vec<Head>,
+}
+
+impl Graph {
+    /// Returns what is known about a value.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0]
+    }
+
+    /// Returns the nodes that read a value.
+    pub fn consumers(&self, id: ValueId) -> impl Iterator<Item = usize> + '_ {
+        let reads = move |(_, node): &(usize, &Node)| node.inputs.contains(&id);
+        self.nodes.iter().enumerate().filter(reads).map(|(i, _)| i)
+    }
+
+    /// Returns the node that makes a value.
+    ///
+    /// # Panics
+    /// When no node does, which the builder rules out.
+    pub fn producer(&self, id: ValueId) -> usize {
+        let makes = |node: &Node| node.outputs.contains(&id);
+        let found = self.nodes.iter().position(makes);
+        found.expect("invariant: every value is made by a node")
+    }
+
+    /// Adds a named parameter and returns its index.
+    pub fn parameter(&mut self, name: String, shape: Vec<usize>, role: Role) -> usize {
+        push_tensor(&mut self.parameters, name, shape, role)
+    }
+
+    /// Adds a named running statistic and returns its index.
+    pub fn buffer(&mut self, name: String, shape: Vec<usize>) -> usize {
+        push_tensor(&mut self.buffers, name, shape, Role::Frozen)
+    }
+
+    fn node(&mut self, name: &str, op: Op, inputs: &[ValueId], outputs: &[Value]) -> Vec<ValueId> {
+        let first = self.values.len();
+        self.values.extend_from_slice(outputs);
+        let outputs: Vec<_> = (first..self.values.len()).map(ValueId).collect();
+        self.nodes.push(Node {
+            name: name.to_owned(),
+            op,
+            inputs: inputs.to_vec(),
+            outputs: outputs.clone(),
+        });
+        outputs
+    }
+
+    fn map(&mut self, name: &str, op: Op, inputs: &[ValueId], output: Value) -> ValueId {
+        self.node(name, op, inputs, &[output])[0]
+    }
+
+    /// Adds the input.
+    pub fn image(&mut self) -> ValueId {
+        let image = Value {
+            channels: 3,
+            reduction: 1,
+        };
+        self.map("images", Op::Image, &[], image)
+    }
+
+    /// Adds a convolution.
+    pub fn convolution(&mut self, name: &str, convolution: Convolution, input: ValueId) -> ValueId {
+        let Value {
+            channels,
+            reduction,
+        } = *self.value(input);
+        assert_eq!(
+            channels, convolution.input_channels,
+            "invariant: {name} reads as many channels as its weight has"
+        );
+        let output = Value {
+            channels: convolution.output_channels,
+            reduction: reduction * convolution.stride,
+        };
+        self.map(name, Op::Convolution(convolution), &[input], output)
+    }
+
+    /// Adds a sum of two values of one shape.
+    pub fn add(&mut self, name: &str, left: ValueId, right: ValueId) -> ValueId {
+        assert_eq!(
+            self.value(left),
+            self.value(right),
+            "invariant: {name} adds equal shapes"
+        );
+        let output = self.value(left).clone();
+        self.map(name, Op::Add, &[left, right], output)
+    }
+
+    /// Adds a max-pool of stride 1.
+    pub fn max_pool(&mut self, name: &str, window: usize, input: ValueId) -> ValueId {
+        let output = self.value(input).clone();
+        self.map(name, Op::MaxPool { window }, &[input], output)
+    }
+
+    /// Adds a nearest-neighbour enlargement by two.
+    pub fn upsample(&mut self, name: &str, input: ValueId) -> ValueId {
+        let Value {
+            channels,
+            reduction,
+        } = *self.value(input);
+        let output = Value {
+            channels,
+            reduction: reduction / 2,
+        };
+        self.map(name, Op::Upsample, &[input], output)
+    }
+
+    /// Adds a concatenation along the channels.
+    pub fn concat(&mut self, name: &str, inputs: &[ValueId]) -> ValueId {
+        let output = Value {
+            channels: inputs.iter().map(|&id| self.value(id).channels).sum(),
+            reduction: self.value(inputs[0]).reduction,
+        };
+        self.map(name, Op::Concat, inputs, output)
+    }
+
+    /// Cuts a value into two halves along the channels.
+    pub fn halves(&mut self, name: &str, input: ValueId) -> [ValueId; 2] {
+        let Value {
+            channels,
+            reduction,
+        } = *self.value(input);
+        let half = channels / 2;
+        [0, half].map(|offset| {
+            let output = Value {
+                channels: half,
+                reduction,
+            };
+            self.map(name, Op::Slice { offset }, &[input], output)
+        })
+    }
+
+    /// Adds self-attention; returns the attended values and the values as images.
+    pub fn attention(
+        &mut self,
+        name: &str,
+        input: ValueId,
+        heads: usize,
+        key_channels: usize,
+        value_channels: usize,
+    ) -> [ValueId; 2] {
+        let output = Value {
+            channels: heads * value_channels,
+            reduction: self.value(input).reduction,
+        };
+        let op = Op::Attention {
+            heads,
+            key_channels,
+            value_channels,
+        };
+        let made = self.node(name, op, &[input], &[output.clone(), output]);
+        [made[0], made[1]]
+    }
+}
+
+fn push_tensor(
+    tensors: &mut Vec<TensorInfo>,
+    name: String,
+    shape: Vec<usize>,
+    role: Role,
+) -> usize {
+    let offset = tensors.last().map_or(0, |last| last.range().end);
+    tensors.push(TensorInfo {
+        name,
+        shape,
+        offset,
+        role,
+    });
+    tensors.len() - 1
+}

@@ -18,6 +18,7 @@ pub mod network;
 pub mod onnx;
 pub mod ops;
 pub mod optim;
+pub mod parallel;
 pub mod plan;
 pub mod predict;
 pub mod random;

@@ -1,0 +1,106 @@
+//! Threads for kernels: work is cut into chunks by the caller, never by the number of threads, so that
+//! results are the same bits whatever the machine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::{Error, Result};
+
+/// A fixed set of threads; cloning shares them.
+#[derive(Debug, Clone)]
+pub struct Threads {
+    count: usize,
+    /// The helpers beside the calling thread; absent for one thread.
+    helpers: Option<Arc<rayon::ThreadPool>>,
+}
+
+impl Threads {
+    /// The most threads one engine uses.
+    pub const COUNT_MAX: usize = 1024;
+
+    /// Starts `count` threads, counting the caller's own.
+    pub fn new(count: usize) -> Result<Self> {
+        if count == 0 || count > Self::COUNT_MAX {
+            return Err(Error::Argument {
+                argument: "threads",
+                rule: format!("must be between 1 and {}, not {count}", Self::COUNT_MAX),
+            });
+        }
+        let helpers = if count == 1 {
+            None
+        } else {
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(count - 1)
+                .thread_name(|index| format!("engine-{index}"))
+                .build()
+                .map_err(|error| Error::Argument {
+                    argument: "threads",
+                    rule: format!("the system refused {count} threads: {error}"),
+                })?;
+            Some(Arc::new(pool))
+        };
+        Ok(Self { count, helpers })
+    }
+
+    /// Starts as many threads as the process may run at once.
+    pub fn available() -> Result<Self> {
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        Self::new(count.min(Self::COUNT_MAX))
+    }
+
+    /// Returns the number of threads, the caller's own included.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Calls `work` once for each of `0..chunks`, on all threads, and returns when all calls have.
+    ///
+    /// Which thread takes which chunk is left to chance: a chunk must depend on its index only, and sums
+    /// over chunks must be made afterwards in the order of the index.
+    pub fn run(&self, chunks: usize, work: impl Fn(usize) + Sync) {
+        let Some(helpers) = self.helpers.as_ref().filter(|_| chunks > 1) else {
+            (0..chunks).for_each(work);
+            return;
+        };
+        let next = AtomicUsize::new(0);
+        let drain = || {
+            loop {
+                let chunk = next.fetch_add(1, Ordering::Relaxed);
+                if chunk >= chunks {
+                    return;
+                }
+                work(chunk);
+            }
+        };
+        helpers.in_place_scope(|scope| {
+            for _ in 1..self.count.min(chunks) {
+                scope.spawn(|_| drain());
+            }
+            drain();
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chunk_runs_once_on_any_number_of_threads() {
+        for count in [1, 2, 5] {
+            let threads = Threads::new(count).unwrap();
+            for chunks in [0, 1, 2, 7, 1000] {
+                let seen: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
+                threads.run(chunks, |i| {
+                    seen[i].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(seen.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn no_threads_are_refused() {
+        assert!(Threads::new(0).is_err());
+    }
+}
