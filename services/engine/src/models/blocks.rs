@@ -426,8 +426,7 @@ pub(super) fn detect(graph: &mut Graph, name: &str, class_count: usize, inputs: 
     );
 
     for level in 0..3 {
-        let mut run =
-            |branch: &[Conv]| branch.iter().fold(inputs[level], |x, c| c.wire(graph, x));
+        let mut run = |branch: &[Conv]| branch.iter().fold(inputs[level], |x, c| c.wire(graph, x));
         let head = Head {
             stride: STRIDES[level],
             boxes: run(&boxes[level]),

@@ -29,7 +29,10 @@ pub fn initialise(spec: &ModelSpec, seed: u64) -> State {
         let weight = &graph.parameters[convolution.weight];
         let inputs = weight.element_count() / weight.shape[0];
         let bound = 1.0 / (inputs as f64).sqrt();
-        for tensor in [Some(convolution.weight), convolution.bias].into_iter().flatten() {
+        for tensor in [Some(convolution.weight), convolution.bias]
+            .into_iter()
+            .flatten()
+        {
             let values = &mut state.parameters[graph.parameters[tensor].range()];
             fill_uniform(values, bound, seed, tensor);
         }
@@ -41,7 +44,10 @@ pub fn initialise(spec: &ModelSpec, seed: u64) -> State {
     for tensor in graph.parameters.iter().filter(|t| t.role == Role::Frozen) {
         let values = &mut state.parameters[tensor.range()];
         debug_assert_eq!(values.len(), BINS, "the only constant is the bins' numbers");
-        values.iter_mut().enumerate().for_each(|(i, v)| *v = i as f32);
+        values
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, v)| *v = i as f32);
     }
     initialise_head(&graph, spec.class_count, &mut state.parameters);
     state

@@ -118,7 +118,12 @@ pub(super) fn graph(spec: &ModelSpec) -> Graph {
         graph.rows.push(last);
     }
     let levels = LEVELS.map(|row| graph.rows[row]);
-    blocks::detect(&mut graph, &format!("model.{}", ROWS.len()), spec.class_count, levels);
+    blocks::detect(
+        &mut graph,
+        &format!("model.{}", ROWS.len()),
+        spec.class_count,
+        levels,
+    );
     graph
 }
 
