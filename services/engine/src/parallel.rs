@@ -58,25 +58,32 @@ impl Threads {
     /// Which thread takes which chunk is left to chance: a chunk must depend on its index only, and sums
     /// over chunks must be made afterwards in the order of the index.
     pub fn run(&self, chunks: usize, work: impl Fn(usize) + Sync) {
+        self.run_lanes(chunks, |_, chunk| work(chunk));
+    }
+
+    /// As [`Threads::run`], and calls `work(lane, chunk)`: no two calls of one lane overlap in time and lanes
+    /// are below [`Threads::count`], so that a lane may own scratch memory.
+    pub fn run_lanes(&self, chunks: usize, work: impl Fn(usize, usize) + Sync) {
         let Some(helpers) = self.helpers.as_ref().filter(|_| chunks > 1) else {
-            (0..chunks).for_each(work);
+            (0..chunks).for_each(|chunk| work(0, chunk));
             return;
         };
         let next = AtomicUsize::new(0);
-        let drain = || {
+        let drain = |lane: usize| {
             loop {
                 let chunk = next.fetch_add(1, Ordering::Relaxed);
                 if chunk >= chunks {
                     return;
                 }
-                work(chunk);
+                work(lane, chunk);
             }
         };
         helpers.in_place_scope(|scope| {
-            for _ in 1..self.count.min(chunks) {
-                scope.spawn(|_| drain());
+            let drain = &drain;
+            for lane in 1..self.count.min(chunks) {
+                scope.spawn(move |_| drain(lane));
             }
-            drain();
+            drain(0);
         });
     }
 }
@@ -91,7 +98,8 @@ mod tests {
             let threads = Threads::new(count).unwrap();
             for chunks in [0, 1, 2, 7, 1000] {
                 let seen: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
-                threads.run(chunks, |i| {
+                threads.run_lanes(chunks, |lane, i| {
+                    assert!(lane < count);
                     seen[i].fetch_add(1, Ordering::Relaxed);
                 });
                 assert!(seen.iter().all(|n| n.load(Ordering::Relaxed) == 1));
