@@ -14,19 +14,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     files.sort();
     let mut compiler = protox::Compiler::new(["."])?;
-    compiler.include_imports(true).open_files(&files)?;
+    compiler
+        .include_imports(true)
+        .include_source_info(true)
+        .open_files(&files)?;
     // The encoded form keeps the custom options; the decoded form, which has no field for them, would not.
+    // It also keeps the comments, which become descriptions in the OpenAPI document.
     fs::write(
         Path::new(&env::var("OUT_DIR")?).join("descriptors.bin"),
         compiler.encode_file_descriptor_set(),
     )?;
+    // Drawings of state machines in comments must not become code blocks that rustdoc would run.
+    let mut files = compiler.file_descriptor_set();
+    for file in &mut files.file {
+        file.source_code_info = None;
+    }
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
     tonic_prost_build::configure()
         .bytes(".fovea.endpoints.v1.PredictRequest")
         .bytes(".fovea.events.v1.SubscribeResponse")
         .include_file("contract.rs")
-        .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
+        .compile_fds_with_config(files, config)?;
     Ok(())
 }
 
