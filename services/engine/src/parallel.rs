@@ -1,8 +1,8 @@
 //! Threads for kernels: work is cut into chunks by the caller, never by the number of threads, so that
 //! results are the same bits whatever the machine.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Error, Result};
 
@@ -86,6 +86,29 @@ impl Threads {
             drain(0);
         });
     }
+
+    /// Calls `work` once for each item with its index, on all threads; see [`Threads::run`].
+    ///
+    /// This is how a chunk owns what it writes to: the items may hold `&mut` slices of one vector.
+    pub fn run_each<T: Send>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        work: impl Fn(usize, T) + Sync,
+    ) {
+        let items: Vec<_> = items
+            .into_iter()
+            .map(|item| Mutex::new(Some(item)))
+            .collect();
+        self.run(items.len(), |index| {
+            let item = items[index]
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            if let Some(item) = item {
+                work(index, item);
+            }
+        });
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +128,14 @@ mod tests {
                 assert!(seen.iter().all(|n| n.load(Ordering::Relaxed) == 1));
             }
         }
+    }
+
+    #[test]
+    fn every_item_is_handed_over_once_with_its_index() {
+        let mut values = vec![0; 100];
+        let threads = Threads::new(3).unwrap();
+        threads.run_each(values.chunks_mut(7), |index, chunk| chunk.fill(index));
+        assert!((0..100).all(|i| values[i] == i / 7));
     }
 
     #[test]
