@@ -1,1 +1,7 @@
-//! The billing crate.
+//! Billing: credits of workspaces, prices of devices, and the double-entry ledger behind them.
+
+#![deny(clippy::float_arithmetic)]
+
+mod commands;
+pub mod domain;
+pub mod error;
