@@ -4,10 +4,19 @@
 //! from the canonical OIHW vector once per step ([`Conv2d::pack`]); gradients are added to it in that layout.
 //! Results are the same bits for any number of threads.
 
+mod direct;
+mod geometry;
+mod kernels;
+mod packing;
 mod reference;
+mod source;
+mod weights;
 
 use std::cell::Cell;
 
+use self::geometry::Gather;
+use self::source::Source;
+use self::weights::Cut;
 use crate::ops::simd::Level;
 use crate::ops::view::{Channels, View};
 use crate::parallel::Threads;
@@ -78,6 +87,8 @@ pub enum Pass {
 pub enum Algorithm {
     /// Plain loops, the yardstick of the others.
     Reference,
+    /// Register tiles over the input as it is.
+    Direct,
 }
 
 /// Choices that do not change what is computed.
@@ -125,6 +136,9 @@ pub struct Conv2d {
     shape: Shape,
     algorithm: Algorithm,
     level: Level,
+    forward: Gather,
+    backward_data: Gather,
+    backward_weights: Cut,
 }
 
 impl Conv2d {
@@ -139,10 +153,14 @@ impl Conv2d {
             !shape.is_image || shape.input == Channels::new(IMAGE_CHANNELS),
             "invariant: images have three channels"
         );
+        let forward = Gather::new(&shape, Pass::Forward);
         Self {
-            shape,
-            algorithm: options.algorithm.unwrap_or(Algorithm::Reference),
+            algorithm: options.algorithm.unwrap_or(Algorithm::Direct),
             level: options.level.unwrap_or_else(Level::best),
+            backward_data: Gather::new(&shape, Pass::BackwardData),
+            backward_weights: Cut::new(&forward),
+            forward,
+            shape,
         }
     }
 
@@ -165,13 +183,23 @@ impl Conv2d {
     pub fn packed_len(&self, pass: Pass) -> usize {
         match self.algorithm {
             Algorithm::Reference => reference::packed_len(&self.shape, pass),
+            Algorithm::Direct => match pass {
+                Pass::Forward => self.forward.packed_len,
+                Pass::BackwardData => self.backward_data.packed_len,
+                Pass::BackwardWeights => 0,
+            },
         }
     }
 
     /// Returns the floats of scratch memory that a pass needs with a number of threads.
     pub fn scratch_len(&self, pass: Pass, thread_count: usize) -> usize {
         match self.algorithm {
-            Algorithm::Reference => reference::scratch_len(&self.shape, pass, thread_count),
+            Algorithm::Reference => 0,
+            Algorithm::Direct => match pass {
+                Pass::Forward => direct::scratch_len(&self.forward, true, thread_count),
+                Pass::BackwardData => direct::scratch_len(&self.backward_data, false, thread_count),
+                Pass::BackwardWeights => self.backward_weights.scratch_len(thread_count),
+            },
         }
     }
 
@@ -180,7 +208,15 @@ impl Conv2d {
         assert_eq!(weights.len(), self.shape.weight_len(), "invariant: OIHW");
         assert_eq!(packed.len(), self.packed_len(pass), "invariant: packed");
         match self.algorithm {
-            Algorithm::Reference => reference::pack(&self.shape, threads, pass, weights, packed),
+            Algorithm::Reference => reference::pack(&self.shape, weights, packed),
+            Algorithm::Direct => {
+                let geometry = match pass {
+                    Pass::Forward => &self.forward,
+                    Pass::BackwardData => &self.backward_data,
+                    Pass::BackwardWeights => return,
+                };
+                packing::pack(&self.shape, geometry, threads, pass, weights, packed);
+            }
         }
     }
 
@@ -219,6 +255,16 @@ impl Conv2d {
             Algorithm::Reference => {
                 reference::forward(shape, threads, input, packed, output, epilogue);
             }
+            Algorithm::Direct => {
+                let operands = direct::Operands {
+                    source: Source::new(shape, input),
+                    packed,
+                    target: output,
+                    write: Write::Overwrite,
+                    epilogue,
+                };
+                direct::run(&self.forward, self.level, threads, operands, scratch);
+            }
         }
     }
 
@@ -254,6 +300,17 @@ impl Conv2d {
                     write,
                 );
             }
+            Algorithm::Direct => {
+                let pixels = shape.output_pixels();
+                let operands = direct::Operands {
+                    source: Source::View(output_gradient.raw(pixels, shape.output.padded())),
+                    packed,
+                    target: input_gradient,
+                    write,
+                    epilogue: Epilogue::default(),
+                };
+                direct::run(&self.backward_data, self.level, threads, operands, scratch);
+            }
         }
     }
 
@@ -281,6 +338,19 @@ impl Conv2d {
                     input,
                     output_gradient,
                     weight_gradient,
+                );
+            }
+            Algorithm::Direct => {
+                weights::run(
+                    &self.shape,
+                    &self.forward,
+                    &self.backward_weights,
+                    self.level,
+                    threads,
+                    Source::new(&self.shape, input),
+                    output_gradient,
+                    weight_gradient,
+                    scratch,
                 );
             }
         }
@@ -335,3 +405,6 @@ impl Conv2d {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

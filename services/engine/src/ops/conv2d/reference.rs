@@ -18,17 +18,7 @@ pub(super) fn packed_len(shape: &Shape, pass: Pass) -> usize {
     }
 }
 
-pub(super) fn scratch_len(_shape: &Shape, _pass: Pass, _thread_count: usize) -> usize {
-    0
-}
-
-pub(super) fn pack(
-    shape: &Shape,
-    _threads: &Threads,
-    _pass: Pass,
-    weights: &[f32],
-    packed: &mut [f32],
-) {
+pub(super) fn pack(shape: &Shape, weights: &[f32], packed: &mut [f32]) {
     packed.fill(0.0);
     let taps = shape.kernel * shape.kernel;
     let (inputs, outputs) = (shape.input.padded(), shape.output.padded());
