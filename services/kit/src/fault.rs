@@ -299,18 +299,24 @@ impl Fault {
 
     /// Returns the message and all that caused it, for a log line.
     pub fn chain(&self) -> String {
-        let mut text = self.message.clone();
-        let mut next: Option<&dyn StdError> = self.source();
-        while let Some(error) = next {
-            let line = error.to_string();
-            if !text.ends_with(&line) {
-                text.push_str(": ");
-                text.push_str(&line);
-            }
-            next = error.source();
-        }
-        text
+        chain(self)
     }
+}
+
+/// Returns an error's text and those of all that caused it, for a log line.
+pub fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let line = error.to_string();
+        // Many errors repeat their source in their own text.
+        if !text.ends_with(&line) {
+            text.push_str(": ");
+            text.push_str(&line);
+        }
+        next = error.source();
+    }
+    text
 }
 
 /// The code's name as google.rpc writes it: `INVALID_ARGUMENT`.

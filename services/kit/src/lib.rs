@@ -3,9 +3,17 @@
 //!
 //! Start with the README beside this crate: one snippet for each module.
 
+pub mod auth;
+pub mod blobs;
+pub mod bus;
+pub mod cache;
+pub mod config;
 pub mod fault;
 pub mod id;
 pub mod money;
+pub mod service;
+pub mod store;
+pub mod telemetry;
 pub mod time;
 
 pub use fault::{Fault, Kind};
