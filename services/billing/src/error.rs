@@ -3,6 +3,7 @@
 use kit::fault::{Fault, Kind};
 use kit::id::{Id, Run, Workspace};
 use kit::money::{self, Amount, PricePerHour};
+use kit::store;
 
 use crate::domain::Plan;
 
@@ -46,10 +47,10 @@ pub enum Error {
     RunNotFound(Id<Run>),
     #[error("workspace {0} does not exist")]
     WorkspaceNotFound(Id<Workspace>),
-    #[error("idempotency_key: must have at most {max} characters", max = crate::commands::KEY_CHARACTERS_MAX)]
-    IdempotencyKeyInvalid,
     #[error(transparent)]
     Money(#[from] money::Error),
+    #[error(transparent)]
+    Store(#[from] store::Error),
     #[error(transparent)]
     Other(#[from] Fault),
 }
@@ -102,9 +103,9 @@ impl From<Error> for Fault {
             Error::WorkspaceNotFound(workspace) => {
                 refuse(Kind::NotFound, "WORKSPACE_NOT_FOUND").with("workspace_id", workspace)
             }
-            Error::IdempotencyKeyInvalid => field("IDEMPOTENCY_KEY_INVALID", "idempotency_key"),
             Error::Money(money::Error::NegativePrice) => field("PRICE_INVALID", "per_hour_micros"),
             Error::Money(error) => Fault::internal(error),
+            Error::Store(error) => error.into(),
             Error::Other(fault) => fault,
         }
     }
