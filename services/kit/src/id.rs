@@ -64,6 +64,7 @@ entities! {
     Revision "rev" "revision",
     Event "evt" "event",
     Quote "qte" "quote",
+    Import "imp" "import",
 }
 
 /// Identifies one thing of kind `E`.
