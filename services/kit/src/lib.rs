@@ -11,9 +11,12 @@ pub mod config;
 pub mod fault;
 pub mod id;
 pub mod money;
+pub mod process;
 pub mod service;
 pub mod store;
 pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod time;
 
 pub use fault::{Fault, Kind};

@@ -356,6 +356,8 @@ fn open_folder(folder: &Path) -> Result<Arc<dyn ObjectStore>, Fault> {
 }
 
 fn open_s3(fleet: &Fleet, bucket: &str) -> Result<AmazonS3, Fault> {
+    // The HTTP client is built without a provider of its own; a second call finds it done.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(bucket)
         .with_region(&fleet.s3_region);

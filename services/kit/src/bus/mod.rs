@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::fault::{Fault, Kind};
 
+pub(crate) use connection::version;
 pub use connection::{Bus, NATS_VERSION_MIN};
 pub use consumer::{DELIVERIES_MAX, HANDLER_TIMEOUT, Told};
 pub use envelope::{Envelope, descriptors, install_descriptors};

@@ -1,0 +1,51 @@
+//! A NATS server of a test's own.
+
+use tempfile::TempDir;
+
+use crate::process::{Nats, Port};
+
+/// A NATS server that can be killed and started again on the same port with the same streams.
+pub struct TestNats {
+    folder: TempDir,
+    server: Option<Nats>,
+    port: u16,
+}
+
+impl TestNats {
+    /// Starts a server on a free port.
+    pub async fn start() -> Self {
+        super::log();
+        let folder = tempfile::tempdir().expect("a folder for the test's NATS");
+        let server = start(&folder, Port::Free).await;
+        let port = server.port();
+        Self {
+            folder,
+            server: Some(server),
+            port,
+        }
+    }
+
+    /// Returns where clients connect.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Kills the server (SIGKILL); its streams stay.
+    pub async fn kill(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.kill().await;
+        }
+    }
+
+    /// Starts the server again where it was.
+    pub async fn restart(&mut self) {
+        self.kill().await;
+        self.server = Some(start(&self.folder, Port::Fixed(self.port)).await);
+    }
+}
+
+async fn start(folder: &TempDir, port: Port) -> Nats {
+    Nats::start(folder.path(), &folder.path().join("run"), port)
+        .await
+        .unwrap_or_else(|fault| panic!("{fault}"))
+}
