@@ -82,7 +82,7 @@ create table checkpoints (
     step bigint not null,
     digest text not null,
     size_bytes bigint not null,
-    fitness double precision,
+    is_best boolean not null,
     created_at bigint not null,
     -- Set when its bytes are no longer needed.
     retired_at bigint
@@ -130,3 +130,9 @@ create table blobs (
 );
 
 create index blobs_unused on blobs (touched_at) where reference_count = 0;
+
+-- Runs that waited for credit when some came in: their money is held, then they are resumed.
+create table resumptions (
+    run_id bytea primary key references runs (id),
+    asked_at bigint not null
+);

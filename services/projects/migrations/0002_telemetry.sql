@@ -28,6 +28,7 @@ create table log_segments (
     run_id bytea not null references runs (id),
     first_sequence bigint not null,
     last_sequence bigint not null,
+    first_position bigint not null,
     last_position bigint not null,
     digest text not null,
     size_bytes bigint not null,

@@ -111,11 +111,8 @@ pub enum Error {
     /// Not one device type is offered, allowed and large enough.
     #[error("no device type is offered, in the plan and large enough: {0}")]
     NoDeviceFits(String),
-    /// The run was paused for want of credit and there still is none.
-    #[error("the balance has no credit to go on with")]
-    BalanceTooLow,
     /// The run has used what it was allowed to cost.
-    #[error("the run has reached its cost cap of {0} credits")]
+    #[error("the run has reached its cost cap of {0} credits: resume it with a higher one")]
     CostCapReached(kit::Amount),
     /// The model has no such file.
     #[error("format: the model has no '{format}', it has {available}")]
@@ -125,7 +122,7 @@ pub enum Error {
         /// What there is.
         available: String,
     },
-    /// The start was interrupted and its money could not be held.
+    /// What another service or the kit said.
     #[error(transparent)]
     Other(#[from] Fault),
     /// The store could not do it, or an idempotency key was reused.
@@ -206,7 +203,6 @@ impl From<Error> for Fault {
                     .with("largest_batch", largest_batch)
             }
             Error::NoDeviceFits(_) => refuse(Kind::Precondition, "NO_DEVICE_FITS"),
-            Error::BalanceTooLow => refuse(Kind::Precondition, "BALANCE_TOO_LOW"),
             Error::CostCapReached(cap) => {
                 refuse(Kind::Precondition, "COST_CAP_REACHED").with("cost_cap_micros", cap.micros())
             }

@@ -305,6 +305,11 @@ pub enum Fact {
 }
 
 impl Run {
+    /// Returns the most it may cost in all.
+    pub fn effective_cap(&self) -> Amount {
+        if self.cost_cap.is_zero() { self.hold } else { self.cost_cap }
+    }
+
     /// Takes new values of metrics; refuses what is no name or too many.
     pub fn learn_metrics(&mut self, metrics: &Metrics) -> Result<(), Error> {
         if metrics.len() > METRICS_MAX {
@@ -327,7 +332,7 @@ impl Run {
     }
 
     /// Returns the open attempt with this fence, or why it may not write.
-    pub(super) fn writing_attempt(&self, fence: i64) -> Result<&Attempt, Error> {
+    pub fn writing_attempt(&self, fence: i64) -> Result<&Attempt, Error> {
         self.check_fence(fence)?;
         let open = self.attempt.as_ref().filter(|attempt| attempt.outcome.is_none());
         open.filter(|attempt| attempt.fence == fence).ok_or(Error::AttemptNotBegun(fence))

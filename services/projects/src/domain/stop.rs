@@ -1,5 +1,6 @@
 //! What people and money do to a run: hold, stop, resume, run dry.
 
+use kit::Amount;
 use kit::time::Timestamp;
 
 use super::attempt::{cancel, pause};
@@ -76,14 +77,28 @@ pub fn exhausted(run: &mut Run, cause: &str) -> Result<Vec<Fact>, Error> {
     pause(run, cause.to_owned())
 }
 
-/// Puts a paused run back into the queue. One that has reached its cap would only stop again.
-pub fn resume(run: &mut Run) -> Result<Vec<Fact>, Error> {
-    let state = next(run.state, Move::Resume)?;
-    if run.cause == "cap" {
-        return Err(Error::CostCapReached(run.hold));
+/// Refuses to resume a run that isn't paused, or that has reached its cap and gets no higher one.
+pub fn check_resume(run: &Run, cost_cap: Amount) -> Result<(), Error> {
+    next(run.state, Move::Resume)?;
+    let cap = run.effective_cap();
+    if !cost_cap.is_zero() && cost_cap < cap {
+        let rule = format!("is 0 or not below the {cap} credits that it may cost already");
+        return Err(Error::field("cost_cap_micros", rule));
     }
-    run.state = state;
+    if run.cause == "cap" && cost_cap <= cap {
+        return Err(Error::CostCapReached(cap));
+    }
+    Ok(())
+}
+
+/// Puts a paused run back into the queue, at the price it had. A higher cap replaces the lower one.
+pub fn resume(run: &mut Run, cost_cap: Amount) -> Result<Vec<Fact>, Error> {
+    check_resume(run, cost_cap)?;
+    run.state = next(run.state, Move::Resume)?;
     run.cause.clear();
+    if !cost_cap.is_zero() {
+        run.cost_cap = cost_cap;
+    }
     Ok(vec![Fact::Queued(QueueCause::Resume)])
 }
 
@@ -103,6 +118,11 @@ mod tests {
 
     fn in_state(state: State) -> Run {
         Run { state, ..queued() }
+    }
+
+    /// A cap that differs by this much from what the run may cost.
+    fn run_cap(difference: i64) -> Amount {
+        Amount::from_micros(queued().effective_cap().micros() + difference)
     }
 
     #[test]
@@ -173,7 +193,7 @@ mod tests {
     fn an_empty_balance_pauses_and_a_reached_cap_stays_paused() {
         let mut run = in_state(State::Queued);
         assert_eq!(exhausted(&mut run, "balance").unwrap(), [Fact::Paused]);
-        assert_eq!(resume(&mut run).unwrap(), [Fact::Queued(QueueCause::Resume)]);
+        assert_eq!(resume(&mut run, Amount::ZERO).unwrap(), [Fact::Queued(QueueCause::Resume)]);
         let mut run = in_state(State::Training);
         assert_eq!(exhausted(&mut run, "cap").unwrap(), [Fact::PauseRequested("cap".into())]);
         assert_eq!(exhausted(&mut run, "cap").unwrap(), []);
@@ -181,9 +201,13 @@ mod tests {
         assert_eq!(exhausted(&mut run, "cap").unwrap(), []);
         let mut run = in_state(State::Paused);
         run.cause = "cap".into();
-        assert!(matches!(resume(&mut run), Err(Error::CostCapReached(_))));
+        assert!(matches!(resume(&mut run, Amount::ZERO), Err(Error::CostCapReached(_))));
         assert_eq!(run.state, State::Paused);
-        assert!(matches!(resume(&mut in_state(State::Queued)), Err(Error::WrongState { .. })));
+        assert!(matches!(resume(&mut run, run_cap(-1)), Err(Error::Field { .. })));
+        assert!(matches!(resume(&mut run, run_cap(0)), Err(Error::CostCapReached(_))));
+        resume(&mut run, run_cap(1)).unwrap();
+        assert_eq!((run.state, run.cost_cap), (State::Queued, run_cap(1)));
+        assert!(matches!(resume(&mut run, Amount::ZERO), Err(Error::WrongState { .. })));
     }
 
     #[test]

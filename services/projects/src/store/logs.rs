@@ -27,6 +27,8 @@ pub struct Segment {
     pub first_sequence: i64,
     /// Its last line.
     pub last_sequence: i64,
+    /// The lowest position of its lines.
+    pub first_position: i64,
     /// The highest position of its lines.
     pub last_position: i64,
     /// The blob.
@@ -49,6 +51,7 @@ impl FromRow for Segment {
         Ok(Self {
             first_sequence: row.get("first_sequence")?,
             last_sequence: row.get("last_sequence")?,
+            first_position: row.get("first_position")?,
             last_position: row.get("last_position")?,
             digest: row.get("digest")?,
             size_bytes: row.get("size_bytes")?,
@@ -72,16 +75,12 @@ impl FromRow for Tail {
     }
 }
 
-/// Appends lines to a locked run. A sequence that is there already, or was before the tail, stays
-/// as it is.
+/// Appends lines to a locked run. A sequence that is there already stays as it is.
+///
+/// A line may come late, after lines with higher sequences became a segment: segments of one log
+/// may overlap, and readers merge.
 pub async fn append_lines(tx: &Tx, run: Id<id::Run>, lines: &[Line]) -> Result<(), Error> {
-    let sealed: i64 = tx
-        .query_one(
-            "select coalesce(max(last_sequence), 0) from log_segments where run_id = $1",
-            params![run],
-        )
-        .await?;
-    for line in lines.iter().filter(|line| line.sequence > sealed) {
+    for line in lines {
         tx.execute(
             "insert into log_lines (run_id, sequence, position, at, level, message)
              values ($1, $2, $3, $4, $5, $6) on conflict (run_id, sequence) do nothing",
@@ -143,22 +142,32 @@ pub async fn lines_after_position(
     sql.query_all(text, params![run, after, limit]).await
 }
 
-/// Returns the segments with lines above a sequence and a position, in their order.
-pub async fn segments_after(
+/// Returns the segments with lines above a sequence, by their first one.
+pub async fn segments_after_sequence(
     sql: &Sql,
     run: Id<id::Run>,
-    after_sequence: i64,
-    after_position: i64,
+    after: i64,
     limit: i64,
 ) -> Result<Vec<Segment>, Error> {
-    let text = "select * from log_segments
-                where run_id = $1 and last_sequence > $2 and last_position > $3
-                order by first_sequence limit $4";
-    sql.query_all(text, params![run, after_sequence, after_position, limit]).await
+    let text = "select * from log_segments where run_id = $1 and last_sequence > $2
+                order by first_sequence limit $3";
+    sql.query_all(text, params![run, after, limit]).await
 }
 
-/// Puts a segment in the place of its lines, unless somebody else did: then it returns false and
-/// the transaction must not commit.
+/// Returns the segments with lines above a position, by their first one.
+pub async fn segments_after_position(
+    sql: &Sql,
+    run: Id<id::Run>,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<Segment>, Error> {
+    let text = "select * from log_segments where run_id = $1 and last_position > $2
+                order by first_position limit $3";
+    sql.query_all(text, params![run, after, limit]).await
+}
+
+/// Puts a segment in the place of its lines, unless they are not all there any more: then it
+/// returns false and the transaction must not commit.
 pub async fn replace_by_segment(
     tx: &Tx,
     run: Id<id::Run>,
@@ -175,13 +184,14 @@ pub async fn replace_by_segment(
         return Ok(false);
     }
     tx.execute(
-        "insert into log_segments (run_id, first_sequence, last_sequence, last_position, digest,
-            size_bytes, offsets)
-         values ($1, $2, $3, $4, $5, $6, $7)",
+        "insert into log_segments (run_id, first_sequence, last_sequence, first_position,
+            last_position, digest, size_bytes, offsets)
+         values ($1, $2, $3, $4, $5, $6, $7, $8)",
         params![
             run,
             segment.first_sequence,
             segment.last_sequence,
+            segment.first_position,
             segment.last_position,
             segment.digest.as_str(),
             segment.size_bytes,

@@ -17,17 +17,20 @@ mod series;
 use kit::store::Migration;
 
 pub use blobs::{blob_gone, doom_blobs, refer_blob, touch_blob, unrefer_blob};
-pub use logs::{append_lines, lines_after_position, lines_after_sequence, next_sequence};
-pub use logs::{Segment, Tail, replace_by_segment, segments_after, tail};
+pub use logs::{
+    Segment, append_lines, lines_after_position, lines_after_sequence, next_sequence,
+    replace_by_segment, segments_after_position, segments_after_sequence, tail,
+};
 pub use models::{insert_model, list_models, model};
 pub use projects::{default_project, insert_project, list_projects, next_run_number, project};
 pub use runs::{
-    Locked, attempt_kind, attempts, checkpoint_at, checkpoints, created_before, delete_created,
-    insert_checkpoint, insert_run, list_runs, lock_run, newest_checkpoint, paused_for_balance,
-    retire_checkpoint, run, run_by_key, run_of_attempt, save_run,
+    Locked, ask_resumptions, attempt, attempt_kind, attempts, best_checkpoint, checkpoint_at,
+    checkpoints,
+    created_before, delete_created, forget_resumption, insert_checkpoint, insert_run, list_runs,
+    lock_run, newest_checkpoint, resumptions, retire_checkpoint, run, run_by_key, save_run,
 };
 pub use segment::{decode_lines, encode_lines};
-pub use series::{append_readings, forget_seen, first_seen, readings, readings_after};
+pub use series::{append_readings, first_seen, forget_seen, readings, readings_after};
 
 /// The schema.
 pub const MIGRATIONS: &[Migration] = &[

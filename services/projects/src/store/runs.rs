@@ -100,7 +100,7 @@ impl FromRow for Checkpoint {
             step: row.get("step")?,
             digest: row.get("digest")?,
             size_bytes: row.get("size_bytes")?,
-            fitness: row.get("fitness")?,
+            is_best: row.get("is_best")?,
             created_at: row.get("created_at")?,
         })
     }
@@ -188,8 +188,8 @@ pub async fn save_run(tx: &Tx, run: &Run, changed_position: Option<i64>) -> Resu
     tx.execute(
         "update runs set state = $2, cause = $3, wish = $4, epochs_done = $5,
             committed_nanos = $6, metrics = $7, model_id = $8, is_bit_exact = $9, fence = $10,
-            fence_closed = $11, started_at = $12, finished_at = $13,
-            changed_position = coalesce($14, changed_position)
+            fence_closed = $11, started_at = $12, finished_at = $13, cost_cap_micros = $14,
+            changed_position = coalesce($15, changed_position)
          where id = $1",
         params![
             run.id,
@@ -205,6 +205,7 @@ pub async fn save_run(tx: &Tx, run: &Run, changed_position: Option<i64>) -> Resu
             run.fence_closed,
             run.started_at,
             run.finished_at,
+            run.cost_cap,
             changed_position,
         ],
     )
@@ -293,17 +294,26 @@ pub async fn created_before(
     Ok(rows.into_iter().map(|locked| locked.run).collect())
 }
 
-/// Returns the runs of a workspace that wait for credit, in the order they were made.
-pub async fn paused_for_balance(
-    sql: &Sql,
-    workspace: Id<id::Workspace>,
-) -> Result<Vec<Id<id::Run>>, Error> {
-    sql.query_all(
-        "select id from runs where state = 'paused' and workspace_id = $1 and cause = 'balance'
-         order by id",
-        params![workspace],
+/// Asks for the resumption of all runs of a workspace that wait for credit; returns how many.
+pub async fn ask_resumptions(tx: &Tx, workspace: Id<id::Workspace>) -> Result<u64, Error> {
+    tx.execute(
+        "insert into resumptions (run_id, asked_at)
+         select id, $2 from runs
+         where state = 'paused' and workspace_id = $1 and cause = 'balance'
+         on conflict (run_id) do nothing",
+        params![workspace, tx.now()],
     )
     .await
+}
+
+/// Returns runs whose resumption was asked for, in the order they were made.
+pub async fn resumptions(sql: &Sql, limit: i64) -> Result<Vec<Id<id::Run>>, Error> {
+    sql.query_all("select run_id from resumptions order by run_id limit $1", params![limit]).await
+}
+
+/// Notes that a resumption was done or refused.
+pub async fn forget_resumption(tx: &Tx, run: Id<id::Run>) -> Result<(), Error> {
+    tx.execute("delete from resumptions where run_id = $1", params![run]).await.map(drop)
 }
 
 /// Returns all attempts of a run, oldest first.
@@ -312,8 +322,8 @@ pub async fn attempts(sql: &Sql, run: Id<id::Run>) -> Result<Vec<Attempt>, Error
     sql.query_all(text, params![run]).await
 }
 
-/// Returns a run as the attempt with this fence ended it, if it did so itself.
-pub async fn run_of_attempt(
+/// Returns the attempt of a run with this fence.
+pub async fn attempt(
     sql: &Sql,
     run: Id<id::Run>,
     fence: i64,
@@ -335,7 +345,7 @@ pub async fn attempt_kind(
 /// Stores a checkpoint.
 pub async fn insert_checkpoint(tx: &Tx, checkpoint: &Checkpoint) -> Result<(), Error> {
     tx.execute(
-        "insert into checkpoints (id, run_id, fence, epoch, step, digest, size_bytes, fitness,
+        "insert into checkpoints (id, run_id, fence, epoch, step, digest, size_bytes, is_best,
             created_at)
          values ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         params![
@@ -346,7 +356,7 @@ pub async fn insert_checkpoint(tx: &Tx, checkpoint: &Checkpoint) -> Result<(), E
             checkpoint.step,
             checkpoint.digest.as_str(),
             checkpoint.size_bytes,
-            checkpoint.fitness,
+            checkpoint.is_best,
             checkpoint.created_at,
         ],
     )
@@ -380,6 +390,13 @@ pub async fn newest_checkpoint(
     run: Id<id::Run>,
 ) -> Result<Option<Checkpoint>, Error> {
     let text = "select * from checkpoints where run_id = $1 and retired_at is null
+                order by fence desc, step desc, id desc limit 1";
+    sql.query_optional(text, params![run]).await
+}
+
+/// Returns the newest checkpoint that was recorded as best.
+pub async fn best_checkpoint(sql: &Sql, run: Id<id::Run>) -> Result<Option<Checkpoint>, Error> {
+    let text = "select * from checkpoints where run_id = $1 and retired_at is null and is_best
                 order by fence desc, step desc, id desc limit 1";
     sql.query_optional(text, params![run]).await
 }

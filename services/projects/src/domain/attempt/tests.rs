@@ -58,7 +58,7 @@ fn checkpoint(fence: i64, step: i64) -> Checkpoint {
         step,
         digest: "d".into(),
         size_bytes: 1,
-        fitness: None,
+        is_best: false,
         created_at: at(0),
     }
 }
