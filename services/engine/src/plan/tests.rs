@@ -1,0 +1,120 @@
+//! What every plan must keep: memory apart, data written before it is read.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn plan(name: &str, batch: usize, side: usize, mode: Mode) -> Plan {
+    let spec = ModelSpec::parse(name, 80).unwrap();
+    estimate(&spec, InputShape::square(batch, side), mode, 2).unwrap()
+}
+
+#[test]
+fn buffers_in_use_together_never_overlap() {
+    for (name, mode) in [
+        ("yolo11n", Mode::Train),
+        ("yolo11m", Mode::Train),
+        ("yolo11x", Mode::Infer),
+    ] {
+        let plan = plan(name, 2, 96, mode);
+        for (index, a) in plan.buffers.iter().enumerate() {
+            assert!(a.first <= a.last, "{name}: buffer {} is used", a.name);
+            assert!(a.offset + a.length <= plan.arena_len);
+            for b in &plan.buffers[index + 1..] {
+                let apart = a.offset + a.length <= b.offset || b.offset + b.length <= a.offset;
+                assert!(
+                    apart || !memory::is_together(a, b),
+                    "{} and {}",
+                    a.name,
+                    b.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_written_before_they_are_added_to() {
+    use crate::ops::conv2d::Write;
+    for name in ModelSpec::NAMES {
+        let plan = plan(name, 1, 64, Mode::Train);
+        let mut written: BTreeSet<BufferId> = BTreeSet::new();
+        for head in &plan.heads {
+            written.extend(head.gradients.unwrap().map(|slot| slot.buffer));
+        }
+        for launch in &plan.backward {
+            let target = match launch.kernel {
+                Kernel::BackwardData {
+                    input_gradient,
+                    write,
+                    ..
+                }
+                | Kernel::BackwardUpsample {
+                    input_gradient,
+                    write,
+                    ..
+                } => Some((input_gradient, write)),
+                Kernel::Copy { output, write, .. } => Some((output, write)),
+                Kernel::BackwardActivation { gradient, .. } => Some((gradient, Write::Accumulate)),
+                Kernel::BackwardMaxPool { input_gradient, .. } => {
+                    Some((input_gradient, Write::Accumulate))
+                }
+                _ => None,
+            };
+            if let Some((slot, write)) = target {
+                let is_new = written.insert(slot.buffer);
+                assert!(
+                    write == Write::Overwrite || !is_new,
+                    "{name}: {}",
+                    launch.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn training_costs_three_times_the_published_forward_pass() {
+    // 6.481 GFLOP at 640 without attention's products; no gradient for the image.
+    let train = plan("yolo11n", 1, 640, Mode::Train);
+    let convolutions: u64 = train
+        .forward
+        .iter()
+        .filter(|launch| matches!(launch.kernel, Kernel::Convolve { .. }))
+        .map(|launch| launch.flops)
+        .sum();
+    assert!((convolutions as f64 / 1e9 - 6.481).abs() < 1e-3);
+    let ratio = train.flops() as f64 / convolutions as f64;
+    assert!((2.9..3.1).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_listing_names_every_launch_and_buffer() {
+    let plan = plan("yolo11n", 1, 64, Mode::Infer);
+    let lines = plan.to_string().lines().count();
+    assert_eq!(lines, 1 + plan.launches().count() + plan.buffers.len());
+}
+
+#[test]
+fn the_largest_batch_fits_and_the_next_does_not() {
+    let spec = ModelSpec::parse("yolo11n", 3).unwrap();
+    let memory = 1 << 30;
+    let batch = largest_batch(&spec, 320, Mode::Train, 2, memory).unwrap();
+    let bytes = |batch| {
+        let shape = InputShape::square(batch, 320);
+        estimate(&spec, shape, Mode::Train, 2).unwrap().peak_bytes()
+    };
+    assert!(bytes(batch) <= memory && bytes(batch + 1) > memory);
+    assert_eq!(
+        largest_batch(&spec, 320, Mode::Train, 2, 1 << 20).unwrap(),
+        0
+    );
+}
+
+#[test]
+fn sides_that_the_strides_do_not_divide_are_refused() {
+    let spec = ModelSpec::parse("yolo11n", 3).unwrap();
+    for shape in [InputShape::square(1, 100), InputShape::square(0, 64)] {
+        assert!(estimate(&spec, shape, Mode::Train, 1).is_err());
+    }
+}
