@@ -1,0 +1,69 @@
+//! Which class is taken for which, and what is missed or seen where nothing is.
+
+use super::{Detection, Label, iou};
+
+/// Scores must be above it to count.
+const CONFIDENCE: f32 = 0.25;
+/// The overlap a detection needs with a label, whatever their classes.
+const IOU: f64 = 0.45;
+
+/// Counts of predicted against true classes, with one more row and column for the background.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ConfusionMatrix {
+    class_count: usize,
+    /// Row by row: the predicted class, then the true one.
+    counts: Vec<u64>,
+}
+
+impl ConfusionMatrix {
+    /// Creates an empty matrix.
+    pub fn new(class_count: usize) -> Self {
+        let side = class_count + 1;
+        Self {
+            class_count,
+            counts: vec![0; side * side],
+        }
+    }
+
+    /// Returns how often `predicted` was said of `truth`; `None` is the background.
+    pub fn count(&self, predicted: Option<u32>, truth: Option<u32>) -> u64 {
+        self.counts[self.place(predicted, truth)]
+    }
+
+    /// Returns the rows: predicted classes, the background last; each by true class, the background last.
+    pub fn rows(&self) -> impl Iterator<Item = &[u64]> {
+        self.counts.chunks(self.class_count + 1)
+    }
+
+    /// Counts the detections of one image, which must be sorted by descending score.
+    pub fn add(&mut self, detections: &[Detection], labels: &[Label]) {
+        let mut is_taken = vec![false; labels.len()];
+        for detection in detections.iter().filter(|d| d.score > CONFIDENCE) {
+            let mut best = (None, IOU);
+            for (index, label) in labels.iter().enumerate() {
+                let overlap = iou(&label.bounds, &detection.bounds);
+                if !is_taken[index] && overlap > best.1 {
+                    best = (Some(index), overlap);
+                }
+            }
+            let truth = best.0.map(|index| {
+                is_taken[index] = true;
+                labels[index].class
+            });
+            self.bump(Some(detection.class), truth);
+        }
+        for (label, _) in labels.iter().zip(is_taken).filter(|(_, taken)| !taken) {
+            self.bump(None, Some(label.class));
+        }
+    }
+
+    fn bump(&mut self, predicted: Option<u32>, truth: Option<u32>) {
+        let place = self.place(predicted, truth);
+        self.counts[place] += 1;
+    }
+
+    fn place(&self, predicted: Option<u32>, truth: Option<u32>) -> usize {
+        let axis = |class: Option<u32>| class.map_or(self.class_count, |class| class as usize);
+        axis(predicted) * (self.class_count + 1) + axis(truth)
+    }
+}
