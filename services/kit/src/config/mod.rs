@@ -78,6 +78,14 @@ impl Config {
     /// Reads `file`, or `fovea.toml` in the working folder where there is one, and the
     /// environment.
     pub fn load(file: Option<&Path>) -> Result<Self, Problems> {
+        Self::load_with(file, [])
+    }
+
+    /// Reads the same, with variables that win over those of the environment.
+    pub fn load_with(
+        file: Option<&Path>,
+        overrides: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, Problems> {
         let path = match file {
             Some(path) if !path.is_file() => {
                 return Err(Problems::one("", path.display(), "there is no such file"));
@@ -91,12 +99,12 @@ impl Config {
             None => String::new(),
         };
         let name = path.map_or_else(|| FILE.to_owned(), |path| path.display().to_string());
-        let variables = std::env::vars_os().filter_map(|(name, value)| {
-            Some((
-                name.into_string().ok()?,
-                text_or_nothing(&value)?.to_owned(),
-            ))
-        });
+        let mut variables: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, text_or_nothing(&value)?.to_owned()))
+            })
+            .collect();
+        variables.extend(overrides);
         Self::from_text(&name, &text, variables)
     }
 
@@ -423,6 +431,15 @@ fn text_or_nothing(value: &OsStr) -> Option<&str> {
     value.to_str().filter(|value| !value.is_empty())
 }
 
+fn list(text: &str) -> Option<Value> {
+    let table = text
+        .trim_start()
+        .starts_with('[')
+        .then(|| format!("list = {text}"))?;
+    let table = table.parse::<toml::Table>().ok()?;
+    Value::serialize(table.get("list")?).ok()
+}
+
 /// The text of a file under its own name, also where it was never a file.
 struct Named {
     name: String,
@@ -466,13 +483,7 @@ impl Provider for Variable {
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
         // A list is written as in TOML; all else stays text, which reading turns into what the
         // key wants, so that a password of digits is no number.
-        let value = match self.value.trim_start().starts_with('[') {
-            true => self
-                .value
-                .parse()
-                .unwrap_or_else(|_| Value::from(self.value.as_str())),
-            false => Value::from(self.value.as_str()),
-        };
+        let value = list(&self.value).unwrap_or_else(|| Value::from(self.value.as_str()));
         let mut nested = value;
         for key in self.path[1..].iter().rev() {
             nested = Value::from(BTreeMap::from([(key.clone(), nested)]));
