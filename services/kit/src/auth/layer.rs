@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::future::{BoxFuture, Either, Ready, ready};
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, header};
 use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
 use super::{Identity, OnBehalfOf, Signer, Verifier};
+use crate::config::Secret;
 use crate::fault::{Fault, Kind};
 
 /// The metadata key of the identity.
@@ -87,25 +88,66 @@ where
 
 /// Signs each call with the service's own identity, for whom it acts included.
 #[derive(Clone, Debug)]
-pub struct SignLayer {
-    signer: Signer,
-    identity: Arc<Identity>,
+pub struct SignLayer(Proof);
+
+#[derive(Clone, Debug)]
+enum Proof {
+    Identity {
+        signer: Signer,
+        identity: Arc<Identity>,
+    },
+    Bearer(HeaderValue),
 }
 
 impl SignLayer {
     /// Returns the layer that signs as this service.
     pub fn new(signer: Signer, service: &str) -> Self {
-        Self {
-            signer,
-            identity: Arc::new(Identity::service(service)),
-        }
+        Self::with_identity(signer, Identity::service(service))
     }
 
     /// Returns the layer that signs as anybody, such as a worker.
     pub fn with_identity(signer: Signer, identity: Identity) -> Self {
-        Self {
+        Self(Proof::Identity {
             signer,
             identity: Arc::new(identity),
+        })
+    }
+
+    /// Returns the layer of who has an API key and calls through the gateway: people's programs,
+    /// and workers on machines that don't share the fleet's key.
+    pub fn with_api_key(key: &Secret<String>) -> Result<Self, Fault> {
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {}", key.expose().trim())).map_err(|_| {
+                let message = "the API key has characters that no key has";
+                Fault::new(Kind::Invalid, "API_KEY_INVALID", "kit", message)
+            })?;
+        value.set_sensitive(true);
+        Ok(Self(Proof::Bearer(value)))
+    }
+
+    fn prove(&self, request: &mut Request<Body>) {
+        match &self.0 {
+            Proof::Bearer(value) => {
+                request
+                    .headers_mut()
+                    .insert(header::AUTHORIZATION, value.clone());
+            }
+            // The gateway passes calls on with an identity that it has signed already.
+            Proof::Identity { .. } if request.headers().contains_key(HEADER) => {}
+            Proof::Identity { signer, identity } => {
+                let party = request.extensions().get::<OnBehalfOf>().cloned();
+                let token = match party {
+                    Some(OnBehalfOf(party)) => signer.sign(&Identity {
+                        on_behalf_of: Some(Box::new(party)),
+                        ..(**identity).clone()
+                    }),
+                    None => signer.sign(identity),
+                };
+                let mut value =
+                    HeaderValue::from_str(&token).expect("invariant: a token is base64 and dots");
+                value.set_sensitive(true);
+                request.headers_mut().insert(HEADER, value);
+            }
         }
     }
 }
@@ -143,21 +185,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        // The gateway passes calls on with an identity that it has signed already.
-        if !request.headers().contains_key(HEADER) {
-            let on_behalf_of = request.extensions().get::<OnBehalfOf>();
-            let token = match on_behalf_of {
-                Some(OnBehalfOf(party)) => self.layer.signer.sign(&Identity {
-                    on_behalf_of: Some(Box::new(party.clone())),
-                    ..(*self.layer.identity).clone()
-                }),
-                None => self.layer.signer.sign(&self.layer.identity),
-            };
-            let mut value =
-                HeaderValue::from_str(&token).expect("invariant: a token is base64 and dots");
-            value.set_sensitive(true);
-            request.headers_mut().insert(HEADER, value);
-        }
+        self.layer.prove(&mut request);
         Box::pin(self.inner.call(request))
     }
 }

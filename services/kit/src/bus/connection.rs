@@ -9,10 +9,10 @@ use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, Event};
 
 use super::{
-    DEAD_BYTES_MAX, DEAD_ROOT, DUPLICATE_WINDOW, Error, FACT_BYTES_MAX, FACTS, FACTS_BYTES_MAX,
-    FACTS_DEAD, FACTS_KEPT_FOR, FACTS_ROOT, SAMPLE_BYTES_MAX, TELEMETRY, TELEMETRY_BYTES_MAX,
-    TELEMETRY_KEPT_FOR, TELEMETRY_ROOT,
+    DEAD_BYTES_MAX, DEAD_ROOT, DUPLICATE_WINDOW, Error, FACT_BYTES_MAX, FACTS, FACTS_DEAD,
+    FACTS_KEPT_FOR, FACTS_ROOT, SAMPLE_BYTES_MAX, TELEMETRY, TELEMETRY_KEPT_FOR, TELEMETRY_ROOT,
 };
+use crate::config::Fleet;
 
 /// The first server that has what we use.
 pub const NATS_VERSION_MIN: &str = "2.11.0";
@@ -33,11 +33,13 @@ struct Inner {
     service: String,
     client: Client,
     jetstream: Context,
+    retry_pause: Duration,
 }
 
 impl Bus {
     /// Connects, refuses a server that is too old, and makes sure of the streams.
-    pub async fn connect(url: &str, service: &str, replicas: usize) -> Result<Self, Error> {
+    pub async fn connect(fleet: &Fleet, service: &str) -> Result<Self, Error> {
+        let url = fleet.nats_url.as_str();
         let client = ConnectOptions::new()
             .name(format!("fovea-{service}"))
             .retry_on_initial_connect()
@@ -58,12 +60,14 @@ impl Bus {
             .timeout(ACK_TIMEOUT)
             .ack_timeout(ACK_TIMEOUT)
             .build(client.clone());
+        let (service, retry_pause) = (service.to_owned(), fleet.fact_retry_pause);
         let bus = Self(Arc::new(Inner {
-            service: service.to_owned(),
+            service,
             client,
             jetstream,
+            retry_pause,
         }));
-        bus.ensure_streams(replicas).await?;
+        bus.ensure_streams(fleet).await?;
         Ok(bus)
     }
 
@@ -85,8 +89,13 @@ impl Bus {
         &self.0.jetstream
     }
 
-    async fn ensure_streams(&self, replicas: usize) -> Result<(), Error> {
-        for config in streams(replicas) {
+    /// Returns the first pause before a fact that failed is heard again.
+    pub(super) fn retry_pause(&self) -> Duration {
+        self.0.retry_pause
+    }
+
+    async fn ensure_streams(&self, fleet: &Fleet) -> Result<(), Error> {
+        for config in streams(fleet) {
             let action = format!("make the stream {}", config.name);
             self.jetstream()
                 .create_or_update_stream(config)
@@ -105,11 +114,12 @@ impl std::fmt::Debug for Bus {
     }
 }
 
-fn streams(replicas: usize) -> [StreamConfig; 3] {
+fn streams(fleet: &Fleet) -> [StreamConfig; 3] {
+    let limit = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let shared = StreamConfig {
         storage: StorageType::File,
         discard: DiscardPolicy::Old,
-        num_replicas: replicas,
+        num_replicas: fleet.nats_replicas,
         allow_direct: true,
         ..StreamConfig::default()
     };
@@ -119,7 +129,7 @@ fn streams(replicas: usize) -> [StreamConfig; 3] {
             description: Some("what became true".to_owned()),
             subjects: vec![format!("{FACTS_ROOT}.>")],
             max_age: FACTS_KEPT_FOR,
-            max_bytes: FACTS_BYTES_MAX,
+            max_bytes: limit(fleet.facts_bytes_max),
             max_message_size: FACT_BYTES_MAX,
             duplicate_window: DUPLICATE_WINDOW,
             ..shared.clone()
@@ -138,7 +148,7 @@ fn streams(replicas: usize) -> [StreamConfig; 3] {
             description: Some("metrics, logs, samples; may be thinned".to_owned()),
             subjects: vec![format!("{TELEMETRY_ROOT}.>")],
             max_age: TELEMETRY_KEPT_FOR,
-            max_bytes: TELEMETRY_BYTES_MAX,
+            max_bytes: limit(fleet.telemetry_bytes_max),
             max_message_size: SAMPLE_BYTES_MAX,
             ..shared
         },

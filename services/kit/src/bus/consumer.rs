@@ -30,7 +30,7 @@ const PENDING_MAX: i64 = 256;
 const BATCH_MAX: usize = 64;
 /// The longest pause before a fact is delivered again.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
-const RETRY_PAUSE: Duration = Duration::from_millis(250);
+
 /// The pause before a lost consumer is looked for again.
 const REOPEN_PAUSE: Duration = Duration::from_millis(500);
 /// Errors in a row after which the consumer is opened anew.
@@ -216,7 +216,7 @@ impl Bus {
             }
             Outcome::Retry(fault) => {
                 let count = failures.get(&id).copied().unwrap_or(0).max(1);
-                let pause = retry_pause(count.max(deliveries));
+                let pause = retry_pause(self.retry_pause(), count.max(deliveries));
                 span.in_scope(|| {
                     tracing::warn!(
                         consumer = durable, %id, deliveries, error = fault.chain(),
@@ -345,8 +345,10 @@ async fn is_first(tx: &Tx, durable: &str, id: Id<Event>) -> Result<bool, store::
     Ok(rows == 1)
 }
 
-fn retry_pause(count: u32) -> Duration {
-    (RETRY_PAUSE * 2_u32.saturating_pow(count.min(16) - 1)).min(RETRY_PAUSE_MAX)
+fn retry_pause(first: Duration, count: u32) -> Duration {
+    first
+        .saturating_mul(2_u32.saturating_pow(count.clamp(1, 16) - 1))
+        .min(RETRY_PAUSE_MAX)
 }
 
 /// Headers have lines: a reason may not.

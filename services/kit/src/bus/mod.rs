@@ -21,6 +21,7 @@ pub use connection::{Bus, NATS_VERSION_MIN};
 pub use consumer::{DELIVERIES_MAX, HANDLER_TIMEOUT, Told};
 pub use envelope::{Envelope, descriptors, install_descriptors};
 pub use follow::{Cursor, Followed, Following};
+pub(crate) use name::template;
 pub use name::{Fact, filter, subject, telemetry_subject};
 pub use outbox::{relay, relay_once};
 pub use telemetry::Sample;
@@ -41,18 +42,16 @@ pub const TELEMETRY_ROOT: &str = "fovea.telemetry.v1";
 
 /// How long facts stay in their stream.
 pub const FACTS_KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How much the stream of facts may hold.
-pub const FACTS_BYTES_MAX: i64 = 4 << 30;
+
 /// The largest fact: ids and a few values.
 pub const FACT_BYTES_MAX: i32 = 256 << 10;
 /// How much the stream of dead facts may hold.
-pub const DEAD_BYTES_MAX: i64 = 256 << 20;
+pub const DEAD_BYTES_MAX: i64 = 128 << 20;
 /// How long the server itself refuses a fact that it has.
 pub const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 /// How long telemetry stays in its stream.
 pub const TELEMETRY_KEPT_FOR: Duration = Duration::from_secs(2 * 3600);
-/// How much the stream of telemetry may hold; the oldest goes first.
-pub const TELEMETRY_BYTES_MAX: i64 = 512 << 20;
+
 /// The largest message of telemetry.
 pub const SAMPLE_BYTES_MAX: i32 = 1 << 20;
 

@@ -82,6 +82,11 @@ pub fn subject(full_name: &str, workspace: Option<Id<Workspace>>) -> Result<Stri
     ))
 }
 
+/// Returns what a fact is called in spans: `runs.run.queued`.
+pub(crate) fn template(full_name: &str) -> String {
+    Parts::of(full_name).map_or_else(|_| full_name.to_owned(), |parts| parts.template())
+}
+
 /// Returns the subjects of a fact in all workspaces, for [`Bus::consume`](super::Bus::consume).
 ///
 /// # Panics

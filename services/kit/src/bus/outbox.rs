@@ -1,11 +1,13 @@
 //! The outbox: facts are told in the transaction that makes them true, and relayed in order.
 
 use std::collections::{HashSet, VecDeque};
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::connection::ACK_TIMEOUT;
 use super::envelope::CONTENT_TYPE;
@@ -13,6 +15,7 @@ use super::{Bus, Envelope, Error, FACTS_KEPT_FOR, Fact, subject};
 use crate::id::{Event, Id, Workspace};
 use crate::params;
 use crate::store::{self, FromRow, Isolation, Row, Store, Tx};
+use crate::telemetry;
 use crate::time::Timestamp;
 
 /// Facts that are read from the outbox at a time.
@@ -65,7 +68,6 @@ impl Tx {
 
 struct Unsent {
     id: i64,
-    event_id: Id<Event>,
     entity: String,
     subject: String,
     envelope: String,
@@ -75,7 +77,7 @@ impl FromRow for Unsent {
     fn from_row(row: &Row) -> Result<Self, store::Error> {
         Ok(Self {
             id: row.get("id")?,
-            event_id: row.get("event_id")?,
+
             entity: row.get("entity")?,
             subject: row.get("subject")?,
             envelope: row.get("envelope")?,
@@ -123,7 +125,7 @@ pub async fn relay_once(
     let unsent = store
         .read()
         .query_all::<Unsent>(
-            "select id, event_id, entity, subject, envelope from outbox
+            "select id, entity, subject, envelope from outbox
              where sent_at is null order by id limit $1",
             params![BATCH_MAX],
         )
@@ -160,13 +162,22 @@ async fn publish(bus: &Bus, wave: &[Unsent]) -> (Vec<i64>, Option<Error>) {
     let mut acks = Vec::with_capacity(wave.len());
     let mut failure = None;
     for fact in wave {
-        let headers = headers(fact);
+        let envelope = match Envelope::from_slice(fact.envelope.as_bytes()) {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        };
+        let span = telemetry::publish_span(&envelope);
         let payload = fact.envelope.clone().into_bytes().into();
-        let publishing =
-            bus.jetstream()
-                .publish_with_headers(fact.subject.clone(), headers, payload);
+        let publishing = bus
+            .jetstream()
+            .publish_with_headers(fact.subject.clone(), headers(&envelope), payload)
+            .into_future()
+            .instrument(span.clone());
         match tokio::time::timeout(ACK_TIMEOUT, publishing).await {
-            Ok(Ok(ack)) => acks.push((fact, ack)),
+            Ok(Ok(ack)) => acks.push((fact, ack.into_future().instrument(span))),
             Ok(Err(error)) => failure = Some(Error::nats("publish a fact", error)),
             Err(error) => failure = Some(Error::nats("publish a fact", error)),
         }
@@ -184,17 +195,15 @@ async fn publish(bus: &Bus, wave: &[Unsent]) -> (Vec<i64>, Option<Error>) {
     (sent, failure)
 }
 
-fn headers(fact: &Unsent) -> HeaderMap {
+fn headers(envelope: &Envelope) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let id = fact.event_id.to_string();
+    let id = envelope.id.to_string();
     headers.insert(NATS_MESSAGE_ID, id.as_str());
     headers.insert("ce-id", id.as_str());
     headers.insert("content-type", CONTENT_TYPE);
-    if let Ok(envelope) = Envelope::from_slice(fact.envelope.as_bytes()) {
-        headers.insert("ce-type", envelope.name.as_str());
-        if let Some(trace) = envelope.traceparent {
-            headers.insert("traceparent", trace.as_str());
-        }
+    headers.insert("ce-type", envelope.name.as_str());
+    if let Some(trace) = &envelope.traceparent {
+        headers.insert("traceparent", trace.as_str());
     }
     headers
 }

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,15 @@ pub struct Fleet {
     pub nats_url: String,
     /// Copies of each stream; above one needs a NATS cluster. Default 1.
     pub nats_replicas: usize,
+    /// How much the stream of facts may hold; the oldest go first. Default `1GiB`.
+    #[serde(with = "super::size")]
+    pub facts_bytes_max: u64,
+    /// How much the stream of telemetry may hold; the oldest goes first. Default `512MiB`.
+    #[serde(with = "super::size")]
+    pub telemetry_bytes_max: u64,
+    /// The pause before a fact that failed is heard again; it doubles each time. Default `250ms`.
+    #[serde(with = "super::duration")]
+    pub fact_retry_pause: Duration,
     /// `sqlite` for one file a service in the data folder, or `postgres://…` for one schema a
     /// service. Default `sqlite`.
     pub database_url: Secret<String>,
@@ -70,6 +80,9 @@ impl Default for Fleet {
             data: PathBuf::from(".fovea"),
             nats_url: "nats://127.0.0.1:7420".to_owned(),
             nats_replicas: 1,
+            facts_bytes_max: 1 << 30,
+            telemetry_bytes_max: 512 << 20,
+            fact_retry_pause: Duration::from_millis(250),
             database_url: Secret::new("sqlite".to_owned()),
             database_connections: 8,
             redis_url: None,

@@ -44,7 +44,7 @@ impl Context {
     ) -> Result<Self, Fault> {
         let fleet = config.fleet();
         let signer = Signer::open(&fleet.identity_key_path(), clock.clone())?;
-        let bus = Bus::connect(&fleet.nats_url, service, fleet.nats_replicas).await?;
+        let bus = Bus::connect(fleet, service).await?;
         let blobs = Blobs::open(fleet, service, &signer)?;
         let cache = Cache::open(fleet, service).await?;
         let verifier = signer.verifier();

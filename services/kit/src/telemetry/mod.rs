@@ -27,8 +27,8 @@ use crate::fault::{Fault, Kind};
 pub use layer::{ClientLayer, ClientTelemetry, ServerLayer, ServerTelemetry};
 pub(crate) use metrics::count_dead;
 pub use metrics::{METRICS_PATH, serve_metrics};
-pub(crate) use trace::process_span;
 pub use trace::{current_traceparent, follow_traceparent};
+pub(crate) use trace::{process_span, publish_span};
 
 /// How long the last spans and metrics may take to leave.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);

@@ -32,16 +32,34 @@ pub fn follow_traceparent(span: &Span, traceparent: &str) {
     let _ = span.set_parent(parent);
 }
 
+/// Returns the span in which a fact travels to its stream.
+pub(crate) fn publish_span(envelope: &Envelope) -> Span {
+    let template = crate::bus::template(&envelope.name);
+    let span = tracing::info_span!(
+        "publish",
+        otel.name = format!("publish {template}"),
+        otel.kind = "producer",
+        messaging.system = "nats",
+        messaging.operation.r#type = "send",
+        messaging.destination.template = template,
+        messaging.message.id = %envelope.id,
+    );
+    if let Some(parent) = &envelope.traceparent {
+        follow_traceparent(&span, parent);
+    }
+    span
+}
+
 /// Returns the span in which a fact takes effect.
 pub(crate) fn process_span(envelope: &Envelope, durable: &str) -> Span {
-    let name = envelope.name.as_str();
+    let template = crate::bus::template(&envelope.name);
     let span = tracing::info_span!(
         "process",
-        otel.name = format!("process {name}"),
+        otel.name = format!("process {template}"),
         otel.kind = "consumer",
         messaging.system = "nats",
         messaging.operation.r#type = "process",
-        messaging.destination.template = name,
+        messaging.destination.template = template,
         messaging.message.id = %envelope.id,
         messaging.consumer.group.name = durable,
         fovea.workspace.id = Empty,

@@ -39,7 +39,7 @@ impl TestFleet {
             format!("[fleet.{name}]\n{}\n", lines.join("\n"))
         };
         let text = format!(
-            "[fleet]\ndata = '{}'\nnats_url = '{}'\ndatabase_url = '{database_url}'\n{}{}{sections}",
+            "[fleet]\ndata = '{}'\nnats_url = '{}'\nfact_retry_pause = '10ms'\ndatabase_url = '{database_url}'\n{}{}{sections}",
             folder.path().display(),
             nats.url(),
             ports("listen"),
