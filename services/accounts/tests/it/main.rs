@@ -1,0 +1,9 @@
+//! Accounts as others meet it: gRPC against the running service, on a real NATS server, SQLite and PostgreSQL.
+
+mod isolation;
+mod keys;
+mod members;
+mod setting;
+mod sign_in;
+mod start;
+mod workspaces;
