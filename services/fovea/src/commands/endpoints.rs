@@ -80,13 +80,12 @@ pub async fn predict(session: &Session, command: Predict) -> Result<()> {
         }
         table.print();
         line(format!(
-            "{} objects in {}×{}; decode {:.1} ms, network {:.1} ms, boxes {:.1} ms",
+            "{} objects in {}×{}; decode {:.1} ms, network {:.1} ms",
             response.detections.len(),
             response.width,
             response.height,
             response.decode_ms,
-            response.infer_ms,
-            response.postprocess_ms
+            response.infer_ms
         ));
         if let Some(target) = &command.save {
             line(format!("saved {}", target.display()));
