@@ -274,6 +274,8 @@ pub enum Billing {
         #[arg(long, default_value_t = 50)]
         limit: i32,
     },
+    /// Shows what a run has cost, against its estimate.
+    Charge { run: String },
     /// Lists what device types cost.
     Prices,
     /// Sets a price from now on (operator).

@@ -8,7 +8,7 @@ use proto::fovea::billing::v1::{
 
 use super::Session;
 use crate::cli::Billing;
-use crate::output::{Table, credits, line};
+use crate::output::{Table, credits, line, proto_span};
 
 /// Runs one of the commands.
 pub async fn run(session: &Session, command: Billing) -> Result<()> {
@@ -39,6 +39,26 @@ pub async fn run(session: &Session, command: Billing) -> Result<()> {
                     ]);
                 }
                 table.print();
+            })
+        }
+        Billing::Charge { run } => {
+            let run = super::runs::find(session, &run).await?;
+            let charge = super::runs::charge(session, &run.id).await?;
+            session.show(&charge, |charge| {
+                let estimate = run.estimate.clone().unwrap_or_default();
+                line(format!(
+                    "{} credits for {} at {} an hour{}",
+                    credits(charge.charged_micros),
+                    proto_span(charge.committed.as_ref()),
+                    credits(charge.price_per_hour_micros),
+                    if charge.is_settled { "" } else { ", so far" }
+                ));
+                line(format!(
+                    "estimated {} credits ({} to {})",
+                    credits(estimate.cost_likely_micros),
+                    credits(estimate.cost_low_micros),
+                    credits(estimate.cost_high_micros)
+                ));
             })
         }
         Billing::Prices => {

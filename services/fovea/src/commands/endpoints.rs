@@ -1,8 +1,12 @@
 //! `fovea deploy` and `fovea predict`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use engine::data::decode;
+use engine::predict::Found;
+use engine::predict::draw::{self, ImageKind};
 use proto::fovea::endpoints::v1::{
     CreateEndpointRequest, Endpoint, EndpointState, GetEndpointRequest, PredictRequest,
     PredictResponse,
@@ -62,8 +66,8 @@ pub async fn predict(session: &Session, command: Predict) -> Result<()> {
     };
     let response = session.fleet.endpoints().predict(request).await?.into_inner();
     if let Some(target) = &command.save {
-        let drawn = draw(&image, &response)?;
-        drawn.save(target).with_context(|| target.display().to_string())?;
+        let drawn = draw(&command.image, &image, &response)?;
+        std::fs::write(target, drawn).with_context(|| target.display().to_string())?;
     }
     session.show(&response, |response| {
         let mut table = Table::new(["CLASS", "SCORE", "X MIN", "Y MIN", "X MAX", "Y MAX"]);
@@ -91,4 +95,21 @@ pub async fn predict(session: &Session, command: Predict) -> Result<()> {
             line(format!("saved {}", target.display()));
         }
     })
+}
+
+/// Returns the picture with the boxes drawn in, as JPEG.
+fn draw(path: &Path, image: &[u8], response: &PredictResponse) -> Result<Vec<u8>> {
+    let mut picture = decode::decode(&path.display().to_string(), image)?;
+    let found: Vec<Found> = response
+        .detections
+        .iter()
+        .map(|found| Found {
+            class: found.class_id.max(0).unsigned_abs(),
+            name: found.class_name.clone(),
+            score: found.score,
+            bounds: [found.x_min, found.y_min, found.x_max, found.y_max],
+        })
+        .collect();
+    draw::draw(&mut picture, &found);
+    Ok(draw::encode(&picture, ImageKind::Jpeg)?)
 }
