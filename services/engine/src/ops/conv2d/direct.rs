@@ -9,10 +9,11 @@
 )]
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use super::geometry::{Gather, Phase};
 use super::kernels::{GatherTile, Tiles, gather};
-use super::source::{Source, Window};
+use super::source::{Prefetch, Source, Window};
 use super::{Epilogue, Write};
 use crate::ops::simd::pointer::{load, store};
 use crate::ops::simd::{BLOCK, Kernel, Level, Simd, silu};
@@ -70,12 +71,15 @@ pub(super) fn run(
         residual: epilogue.residual.map(|view| view.raw(pixels, channels)),
         statistics: (statistics_len > 0).then(|| partials.raw(chunks, 2 * channels)),
     };
-    threads.run_lanes(chunks, |lane, chunk| {
+    let group_len = geometry.group_len();
+    threads.run_lanes(chunks.div_ceil(group_len), |lane, group| {
         // SAFETY: lanes are below the thread count and own their strip.
         let strip = strips.map(|strips| unsafe { strips.pixel(lane) });
-        level.dispatch(GatherChunk {
+        let first = group * group_len;
+        let last = (first + group_len).min(chunks);
+        level.dispatch(GatherChunks {
             pass: &pass,
-            chunk,
+            chunks: first..last,
             strip,
         });
     });
@@ -106,10 +110,30 @@ struct GatherPass<'a> {
     statistics: Option<RawView>,
 }
 
-struct GatherChunk<'a> {
+struct GatherChunks<'a> {
     pass: &'a GatherPass<'a>,
-    chunk: usize,
+    chunks: Range<usize>,
     strip: Option<*mut f32>,
+}
+
+/// What is being computed, and what is asked for meanwhile.
+struct Progress {
+    chunk: usize,
+    /// The next chunk's source and target.
+    prefetch: [Prefetch; 2],
+    /// Cache lines to ask for with each tile.
+    lines: [usize; 2],
+}
+
+impl Progress {
+    #[inline(always)]
+    fn new(chunk: usize, prefetch: [Prefetch; 2], tiles: usize) -> Self {
+        Self {
+            chunk,
+            prefetch,
+            lines: prefetch.map(|prefetch| prefetch.lines().div_ceil(tiles)),
+        }
+    }
 }
 
 /// A row of target pixels of one chunk and where its windows start.
@@ -125,33 +149,35 @@ struct Line {
     pixels: usize,
 }
 
-impl Kernel for GatherChunk<'_> {
+impl Kernel for GatherChunks<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let geometry = self.pass.geometry;
-        if let Some(partials) = self.pass.statistics {
-            let len = 2 * geometry.target.channels;
-            // SAFETY: each chunk has its own partial sums.
-            unsafe { super::source::clear(partials.pixel(self.chunk), len) };
-        }
-        match self.strip {
-            None => self.pointwise(simd),
-            Some(strip) => self.windowed(simd, strip),
+        for chunk in self.chunks.clone() {
+            if let Some(partials) = self.pass.statistics {
+                let len = 2 * geometry.target.channels;
+                // SAFETY: each chunk has its own partial sums.
+                unsafe { super::source::clear(partials.pixel(chunk), len) };
+            }
+            match self.strip {
+                None => self.pointwise(simd, chunk),
+                Some(strip) => self.windowed(simd, chunk, strip),
+            }
         }
     }
 }
 
-impl GatherChunk<'_> {
+impl GatherChunks<'_> {
     #[inline(always)]
-    fn pointwise<S: Simd>(&self, simd: S) {
+    fn pointwise<S: Simd>(&self, simd: S, chunk: usize) {
         let geometry = self.pass.geometry;
         let Source::View(source) = self.pass.source else {
             unreachable!("invariant: pointwise convolutions read views");
         };
         let all = geometry.batch * geometry.target.height * geometry.target.width;
-        let first = self.chunk * geometry.chunk_len;
+        let first = chunk * geometry.chunk_len;
         let line = Line {
             // SAFETY: the first pixel of a chunk is in the view.
             source: unsafe { source.pixel(first) },
@@ -160,18 +186,32 @@ impl GatherChunk<'_> {
             step: 1,
             pixels: geometry.chunk_len.min(all - first),
         };
+        let prefetch = if chunk + 1 < self.chunks.end {
+            let next = first + geometry.chunk_len;
+            let pixels = geometry.chunk_len.min(all - next);
+            let blocks = geometry.source.channels / BLOCK;
+            [
+                Prefetch::view(source, next, pixels, 0, blocks),
+                Prefetch::view(self.pass.target, next, pixels, 0, geometry.panels()),
+            ]
+        } else {
+            [Prefetch::none(); 2]
+        };
         let phase = &geometry.phases[0];
+        let tiles = line.pixels.div_ceil(S::TILE_ROWS) * geometry.panels() * phase.runs.len();
+        let mut progress = Progress::new(chunk, prefetch, tiles);
         for panel in 0..geometry.panels() {
-            self.panel(simd, phase, panel, std::iter::once(line));
+            self.panel(simd, phase, panel, std::iter::once(line), &mut progress);
         }
     }
 
+    /// Returns a chunk's image, first phase row, end of phase rows, and window.
     #[inline(always)]
-    fn windowed<S: Simd>(&self, simd: S, strip: *mut f32) {
+    fn window(&self, chunk: usize) -> (usize, usize, usize, Window) {
         let geometry = self.pass.geometry;
         let chunks_per_image = geometry.phase_rows().div_ceil(geometry.chunk_len);
-        let image = self.chunk / chunks_per_image;
-        let first = self.chunk % chunks_per_image * geometry.chunk_len;
+        let image = chunk / chunks_per_image;
+        let first = chunk % chunks_per_image * geometry.chunk_len;
         let last = (first + geometry.chunk_len).min(geometry.phase_rows());
         let window = Window {
             image,
@@ -182,9 +222,41 @@ impl GatherChunk<'_> {
             first_column: geometry.strip_origin.1,
             columns: geometry.strip_columns,
         };
+        (image, first, last, window)
+    }
+
+    #[inline(always)]
+    fn windowed<S: Simd>(&self, simd: S, chunk: usize, strip: *mut f32) {
+        let geometry = self.pass.geometry;
+        let (image, first, last, window) = self.window(chunk);
         let channels = geometry.source.channels;
         // SAFETY: the lane's strip has room for a full chunk's window.
         unsafe { window.read(simd, self.pass.source, channels, strip) };
+        let prefetch = if chunk + 1 < self.chunks.end {
+            let (image, first, last, window) = self.window(chunk + 1);
+            let row = image * geometry.target.height + first * geometry.target_step;
+            let rows = (last * geometry.target_step).min(geometry.target.height)
+                - first * geometry.target_step;
+            let width = geometry.target.width;
+            [
+                window.prefetch(self.pass.source, channels),
+                Prefetch::view(
+                    self.pass.target,
+                    row * width,
+                    rows * width,
+                    0,
+                    geometry.panels(),
+                ),
+            ]
+        } else {
+            [Prefetch::none(); 2]
+        };
+        let mut tiles = 0;
+        for phase in &geometry.phases {
+            tiles += phase.columns.div_ceil(S::TILE_ROWS) * phase.runs.len();
+        }
+        let tiles = tiles * (last - first) * geometry.panels();
+        let mut progress = Progress::new(chunk, prefetch, tiles);
         let row_stride = geometry.strip_stride() * geometry.source_step;
         for phase in &geometry.phases {
             for panel in 0..geometry.panels() {
@@ -200,7 +272,7 @@ impl GatherChunk<'_> {
                         pixels: phase.columns,
                     }
                 });
-                self.panel(simd, phase, panel, lines);
+                self.panel(simd, phase, panel, lines, &mut progress);
             }
         }
     }
@@ -213,6 +285,7 @@ impl GatherChunk<'_> {
         phase: &Phase,
         panel: usize,
         lines: impl Iterator<Item = Line> + Clone,
+        progress: &mut Progress,
     ) {
         let pass = self.pass;
         let channel = panel * BLOCK;
@@ -225,6 +298,9 @@ impl GatherChunk<'_> {
             for line in lines.clone() {
                 let tiles = Tiles::new(line.pixels, S::TILE_ROWS);
                 for (first, rows) in tiles {
+                    for (prefetch, lines) in progress.prefetch.iter_mut().zip(progress.lines) {
+                        prefetch.step(simd, lines);
+                    }
                     // SAFETY: the line's windows are in the source or the strip, the run's rows in the panel,
                     // and the pixels in the target, where they are this chunk's alone.
                     unsafe {
@@ -244,7 +320,7 @@ impl GatherChunk<'_> {
                     }
                 }
                 if index + 1 == phase.runs.len() {
-                    self.finish(simd, channel, line);
+                    self.finish(simd, channel, line, progress.chunk);
                 }
             }
         }
@@ -252,42 +328,49 @@ impl GatherChunk<'_> {
 
     /// Applies the epilogue to one block of channels of a line that is complete.
     #[inline(always)]
-    fn finish<S: Simd>(&self, simd: S, channel: usize, line: Line) {
+    fn finish<S: Simd>(&self, simd: S, channel: usize, line: Line, chunk: usize) {
         let pass = self.pass;
         let has_values = pass.bias.is_some() || pass.silu || pass.residual.is_some();
         if !has_values && pass.statistics.is_none() {
             return;
         }
         let channels = pass.geometry.target.channels;
-        let mut sums = [simd.zero(); 2];
+        // Two sets of sums, so that an addition need not wait for the one before.
+        let mut sums = [[simd.zero(); 2]; 2];
         // SAFETY: as in `panel`; bias and residual have been checked by the pass.
         unsafe {
             let bias = match pass.bias {
                 Some(bias) => load(simd, bias.as_ptr().add(channel)),
                 None => simd.zero(),
             };
-            for index in 0..line.pixels {
-                let pixel = line.pixel + index * line.step;
-                let target = pass.target.pixel(pixel).add(channel);
-                let mut value = load(simd, target);
-                if has_values {
-                    value = simd.add(value, bias);
-                    if pass.silu {
-                        value = silu(simd, value);
+            let mut index = 0;
+            while index < line.pixels {
+                for sums in sums.iter_mut().take(line.pixels - index) {
+                    let pixel = line.pixel + index * line.step;
+                    index += 1;
+                    let target = pass.target.pixel(pixel).add(channel);
+                    let mut value = load(simd, target);
+                    if has_values {
+                        value = simd.add(value, bias);
+                        if pass.silu {
+                            value = silu(simd, value);
+                        }
+                        if let Some(residual) = pass.residual {
+                            value = simd.add(value, load(simd, residual.pixel(pixel).add(channel)));
+                        }
+                        store(simd, value, target);
                     }
-                    if let Some(residual) = pass.residual {
-                        value = simd.add(value, load(simd, residual.pixel(pixel).add(channel)));
-                    }
-                    store(simd, value, target);
+                    sums[0] = simd.add(sums[0], value);
+                    sums[1] = simd.fma(value, value, sums[1]);
                 }
-                sums[0] = simd.add(sums[0], value);
-                sums[1] = simd.fma(value, value, sums[1]);
             }
             if let Some(partials) = pass.statistics {
-                let target = partials.pixel(self.chunk).add(channel);
+                let target = partials.pixel(chunk).add(channel);
                 let squares = target.add(channels);
-                store(simd, simd.add(sums[0], load(simd, target)), target);
-                store(simd, simd.add(sums[1], load(simd, squares)), squares);
+                let sum = simd.add(sums[0][0], sums[1][0]);
+                let square = simd.add(sums[0][1], sums[1][1]);
+                store(simd, simd.add(sum, load(simd, target)), target);
+                store(simd, simd.add(square, load(simd, squares)), squares);
             }
         }
     }

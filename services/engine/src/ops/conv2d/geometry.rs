@@ -4,7 +4,7 @@
 //! Backward-data with stride s has s × s phases: target pixels of one phase (`y mod s`, `x mod s`) see the same
 //! taps, and neighbours in a phase see neighbouring source pixels. So no multiplication by zero is left.
 
-use super::{Pass, Shape};
+use super::{IMAGE_CHANNELS, Pass, Shape};
 use crate::ops::simd::BLOCK;
 
 /// The longest run of weights that a register tile walks through: 256 × 16 floats are half of a level 1 cache.
@@ -19,8 +19,11 @@ const STRIP_FLOATS: usize = 40 * 1024;
 /// The most target pixels of one chunk, which keeps single-precision sums of a chunk exact enough.
 const CHUNK_PIXELS_MAX: usize = 640;
 
-/// The channels of an image pixel in a strip.
-pub(super) const IMAGE_STRIP_CHANNELS: usize = 4;
+/// A layer is cut into this many groups of chunks where it is large enough.
+const GROUPS: usize = 32;
+
+/// The most chunks of a group: each but the first is read ahead of its use.
+const GROUP_LEN_MAX: usize = 8;
 
 /// Rows, columns and padded channels of one side of a gather.
 #[derive(Debug, Clone, Copy)]
@@ -98,7 +101,7 @@ impl Gather {
             height: shape.height,
             width: shape.width,
             channels: if shape.is_image {
-                IMAGE_STRIP_CHANNELS
+                IMAGE_CHANNELS
             } else {
                 shape.input.padded()
             },
@@ -171,6 +174,11 @@ impl Gather {
         } else {
             self.batch * self.phase_rows().div_ceil(self.chunk_len)
         }
+    }
+
+    /// Returns the number of consecutive chunks that one lane takes at once.
+    pub fn group_len(&self) -> usize {
+        (self.chunk_count() / GROUPS).clamp(1, GROUP_LEN_MAX)
     }
 
     /// Returns the target's blocks of channels.

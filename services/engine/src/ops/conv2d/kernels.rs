@@ -83,7 +83,6 @@ pub(super) struct GatherTile {
     pub source_stride: usize,
     pub segments: usize,
     pub segment_stride: usize,
-    /// Floats of a segment, a multiple of 4.
     pub len: usize,
     /// `segments` × `len` rows of 16 weights.
     pub weights: *const f32,
@@ -114,7 +113,7 @@ unsafe fn gather_rows<S: Simd, const M: usize>(simd: S, tile: &GatherTile) {
             let pixels: [*const f32; M] =
                 std::array::from_fn(|m| source.add(m * tile.source_stride));
             let mut k = 0;
-            while k < tile.len {
+            while k + 4 <= tile.len {
                 for step in 0..4 {
                     let weight = load(simd, weights.add(step * BLOCK));
                     for m in 0..M {
@@ -124,6 +123,16 @@ unsafe fn gather_rows<S: Simd, const M: usize>(simd: S, tile: &GatherTile) {
                 }
                 weights = weights.add(4 * BLOCK);
                 k += 4;
+            }
+            // Only images have runs that are no multiple of 4.
+            while k < tile.len {
+                let weight = load(simd, weights);
+                for m in 0..M {
+                    let value = simd.splat(*pixels[m].add(k));
+                    sums[m] = simd.fma(value, weight, sums[m]);
+                }
+                weights = weights.add(BLOCK);
+                k += 1;
             }
         }
         for (m, &sum) in sums.iter().enumerate() {

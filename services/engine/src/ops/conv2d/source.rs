@@ -4,8 +4,7 @@
     reason = "sources and strips are addressed by pointer inside a pass"
 )]
 
-use super::geometry::IMAGE_STRIP_CHANNELS;
-use super::{IMAGE_CHANNELS, Input, Shape};
+use super::{Input, Shape};
 use crate::ops::simd::{BLOCK, Simd, pointer};
 use crate::ops::view::RawView;
 
@@ -66,55 +65,47 @@ impl Source {
                         }
                     }
                 }
+                // Pixels are dense on both sides, so the colours are one long row.
                 Self::Bytes(bytes) => {
-                    let scale = 1.0 / 255.0;
-                    let source = bytes.add(pixel * IMAGE_CHANNELS);
-                    for index in 0..count {
-                        let source = source.add(index * IMAGE_CHANNELS);
-                        let target = target.add(index * IMAGE_STRIP_CHANNELS);
-                        for colour in 0..IMAGE_CHANNELS {
-                            *target.add(colour) = f32::from(*source.add(colour)) * scale;
-                        }
-                        *target.add(IMAGE_CHANNELS) = 0.0;
+                    let source = bytes.add(pixel * channels);
+                    for index in 0..count * channels {
+                        *target.add(index) = f32::from(*source.add(index)) * (1.0 / 255.0);
                     }
                 }
                 Self::Floats(floats) => {
-                    let source = floats.add(pixel * IMAGE_CHANNELS);
-                    for index in 0..count {
-                        let source = source.add(index * IMAGE_CHANNELS);
-                        let target = target.add(index * IMAGE_STRIP_CHANNELS);
-                        for colour in 0..IMAGE_CHANNELS {
-                            *target.add(colour) = *source.add(colour);
-                        }
-                        *target.add(IMAGE_CHANNELS) = 0.0;
-                    }
+                    let source = floats.add(pixel * channels);
+                    std::ptr::copy_nonoverlapping(source, target, count * channels);
                 }
             }
         }
     }
 
-    /// Copies one block of channels of `count` pixels as dense 16 floats each.
+    /// Copies `blocks` blocks of channels from `channel` on: pixel `p` of block `b` goes to
+    /// `target[b * block_stride + p * 16]`.
     ///
     /// # Safety
-    /// As for `copy`; the source is a view that has the channels.
+    /// The pixels lie in the source, which is a view that has the channels; `target` has room for them.
     #[inline(always)]
-    pub unsafe fn copy_block<S: Simd>(
+    pub unsafe fn copy_blocks<S: Simd>(
         self,
         simd: S,
-        pixel: usize,
-        count: usize,
-        channel: usize,
+        (pixel, count): (usize, usize),
+        (channel, blocks): (usize, usize),
         target: *mut f32,
+        block_stride: usize,
     ) {
         let Self::View(view) = self else {
-            unreachable!("invariant: images have one block");
+            unreachable!("invariant: images have no blocks");
         };
         // SAFETY: the caller's promise; strips never overlap sources.
         unsafe {
-            let source = view.pixel(pixel).add(channel);
             for index in 0..count {
-                let value = pointer::load(simd, source.add(index * view.pixel_stride));
-                pointer::store(simd, value, target.add(index * BLOCK));
+                let source = view.pixel(pixel + index).add(channel);
+                let target = target.add(index * BLOCK);
+                for block in 0..blocks {
+                    let value = pointer::load(simd, source.add(block * BLOCK));
+                    pointer::store(simd, value, target.add(block * block_stride));
+                }
             }
         }
     }
@@ -166,6 +157,22 @@ impl Window {
             .then(|| (self.image * self.height + y as usize) * self.width)
     }
 
+    /// Returns a request for the window's rows.
+    #[inline(always)]
+    pub fn prefetch(&self, source: Source, channels: usize) -> Prefetch {
+        let Source::View(view) = source else {
+            return Prefetch::none();
+        };
+        let top = self.first_row.clamp(0, self.height as isize) as usize;
+        let bottom = self.first_row + self.rows as isize;
+        let rows = bottom.clamp(0, self.height as isize) as usize - top;
+        let (_, inside, _, first) = self.columns();
+        // From the first pixel to the last, as if rows were complete.
+        let pixel = (self.image * self.height + top) * self.width + first;
+        let pixels = rows.saturating_sub(1) * self.width + inside;
+        Prefetch::view(view, pixel, pixels, 0, channels / BLOCK)
+    }
+
     /// Copies the window as `[row][column][channels]`.
     ///
     /// # Safety
@@ -206,21 +213,86 @@ impl Window {
             return unsafe { self.read(simd, source, channels, target) };
         }
         let (before, inside, after, first) = self.columns();
-        for block in 0..channels / BLOCK {
-            for row in 0..self.rows {
-                // SAFETY: as in `read`.
-                unsafe {
-                    let place = (block * self.rows + row) * self.columns;
-                    let target = target.add(place * BLOCK);
-                    let Some(line) = self.line(row) else {
-                        clear(target, self.columns * BLOCK);
+        let blocks = channels / BLOCK;
+        let block_stride = self.rows * self.columns * BLOCK;
+        for row in 0..self.rows {
+            // SAFETY: as in `read`.
+            unsafe {
+                let target = target.add(row * self.columns * BLOCK);
+                let line = self.line(row);
+                let start = target.add(before * BLOCK);
+                for block in 0..blocks {
+                    let offset = block * block_stride;
+                    if line.is_none() {
+                        clear(target.add(offset), self.columns * BLOCK);
                         continue;
-                    };
-                    clear(target, before * BLOCK);
-                    let start = target.add(before * BLOCK);
-                    source.copy_block(simd, line + first, inside, block * BLOCK, start);
-                    clear(start.add(inside * BLOCK), after * BLOCK);
+                    }
+                    clear(target.add(offset), before * BLOCK);
+                    clear(start.add(offset + inside * BLOCK), after * BLOCK);
                 }
+                if let Some(line) = line {
+                    let pixels = (line + first, inside);
+                    source.copy_blocks(simd, pixels, (0, blocks), start, block_stride);
+                }
+            }
+        }
+    }
+}
+
+/// Asks for the memory of pixels that are needed soon, a few cache lines at a time between other work.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prefetch {
+    next: *const f32,
+    /// Floats from the end of a pixel's channels to the next pixel.
+    gap: usize,
+    lines_per_pixel: usize,
+    lines_left_in_pixel: usize,
+    lines: usize,
+}
+
+impl Prefetch {
+    /// Asks for nothing.
+    pub fn none() -> Self {
+        Self {
+            next: std::ptr::null(),
+            gap: 0,
+            lines_per_pixel: 1,
+            lines_left_in_pixel: 1,
+            lines: 0,
+        }
+    }
+
+    /// Asks for blocks of channels of some pixels.
+    #[inline(always)]
+    pub fn view(view: RawView, pixel: usize, pixels: usize, channel: usize, blocks: usize) -> Self {
+        Self {
+            next: view
+                .pointer
+                .wrapping_add(pixel * view.pixel_stride + channel),
+            gap: view.pixel_stride - blocks * BLOCK,
+            lines_per_pixel: blocks,
+            lines_left_in_pixel: blocks,
+            lines: pixels * blocks,
+        }
+    }
+
+    /// Returns the cache lines to ask for.
+    pub fn lines(&self) -> usize {
+        self.lines
+    }
+
+    /// Asks for the next `count` lines.
+    #[inline(always)]
+    pub fn step<S: Simd>(&mut self, simd: S, count: usize) {
+        let count = count.min(self.lines);
+        self.lines -= count;
+        for _ in 0..count {
+            simd.prefetch(self.next);
+            self.next = self.next.wrapping_add(BLOCK);
+            self.lines_left_in_pixel -= 1;
+            if self.lines_left_in_pixel == 0 {
+                self.next = self.next.wrapping_add(self.gap);
+                self.lines_left_in_pixel = self.lines_per_pixel;
             }
         }
     }

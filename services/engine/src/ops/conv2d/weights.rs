@@ -14,7 +14,7 @@ use std::cell::Cell;
 use super::Shape;
 use super::geometry::Gather;
 use super::kernels::{ScatterTile, Tiles, scatter};
-use super::source::{Source, Window, clear};
+use super::source::{Prefetch, Source, Window, clear};
 use crate::ops::simd::{BLOCK, Kernel, Level, Simd};
 use crate::ops::view::{RawView, View, as_cells};
 use crate::parallel::Threads;
@@ -132,7 +132,7 @@ pub(super) fn run(
         geometry,
         cut,
         source,
-        gradient: Source::View(output_gradient.raw(pixels, geometry.target.channels)),
+        gradient: output_gradient.raw(pixels, geometry.target.channels),
         partials,
     };
     threads.run_lanes(cut.partials * cut.groups, |lane, task| {
@@ -151,7 +151,7 @@ struct ScatterPass<'a> {
     geometry: &'a Gather,
     cut: &'a Cut,
     source: Source,
-    gradient: Source,
+    gradient: RawView,
     partials: RawView,
 }
 
@@ -161,15 +161,15 @@ struct ScatterTask<'a> {
     lane: *mut f32,
 }
 
-/// Both operands of a chunk, copied.
+/// Rows of both operands.
 #[derive(Clone, Copy)]
 struct Chunk {
-    /// Target rows and columns.
+    /// Target rows and columns, and the first target pixel.
     rows: usize,
     columns: usize,
-    /// Rows and columns of the source's copy.
-    source_rows: usize,
-    source_columns: usize,
+    pixel: usize,
+    /// The source's rows and columns.
+    window: Window,
 }
 
 impl Kernel for ScatterTask<'_> {
@@ -196,23 +196,84 @@ impl Kernel for ScatterTask<'_> {
         let first = partial * cut.chunk_count / cut.partials;
         let last = (partial + 1) * cut.chunk_count / cut.partials;
         for index in first..last {
+            let chunk = self.chunk(index);
             // SAFETY: the lane's memory has room for the copies of a full chunk.
-            let chunk = unsafe { self.copy(simd, index, first_panel, panels) };
-            self.stretches(simd, chunk, panels, panel_len, sums);
+            unsafe { self.copy(simd, chunk, first_panel, panels) };
+            let prefetch = if index + 1 < last {
+                let next = self.chunk(index + 1);
+                let pixels = next.rows * next.columns;
+                [
+                    next.window
+                        .prefetch(self.pass.source, geometry.source.channels),
+                    Prefetch::view(
+                        self.pass.gradient,
+                        next.pixel,
+                        pixels,
+                        first_panel * BLOCK,
+                        panels,
+                    ),
+                ]
+            } else {
+                [Prefetch::none(); 2]
+            };
+            self.stretches(simd, chunk, panels, panel_len, sums, prefetch);
         }
     }
 }
 
 impl ScatterTask<'_> {
-    /// Copies a chunk's operands into the lane's memory.
+    /// Describes a chunk.
     #[inline(always)]
-    unsafe fn copy<S: Simd>(
-        &self,
-        simd: S,
-        index: usize,
-        first_panel: usize,
-        panels: usize,
-    ) -> Chunk {
+    fn chunk(&self, index: usize) -> Chunk {
+        let ScatterPass { geometry, cut, .. } = *self.pass;
+        if geometry.is_pointwise {
+            let all = geometry.batch * geometry.target.height * geometry.target.width;
+            let first = index * cut.chunk_len;
+            let pixels = cut.chunk_len.min(all - first);
+            // The batch is one long row.
+            let window = Window {
+                image: 0,
+                height: 1,
+                width: all,
+                first_row: 0,
+                rows: 1,
+                first_column: first as isize,
+                columns: pixels,
+            };
+            return Chunk {
+                rows: 1,
+                columns: pixels,
+                pixel: first,
+                window,
+            };
+        }
+        let chunks_per_image = geometry.target.height.div_ceil(cut.chunk_len);
+        let image = index / chunks_per_image;
+        let first = index % chunks_per_image * cut.chunk_len;
+        let rows = cut.chunk_len.min(geometry.target.height - first);
+        let window = Window {
+            image,
+            height: geometry.source.height,
+            width: geometry.source.width,
+            first_row: geometry.strip_origin.0 + (first * geometry.source_step) as isize,
+            rows: geometry.strip_rows(rows),
+            first_column: geometry.strip_origin.1,
+            columns: geometry.strip_columns,
+        };
+        Chunk {
+            rows,
+            columns: geometry.target.width,
+            pixel: (image * geometry.target.height + first) * geometry.target.width,
+            window,
+        }
+    }
+
+    /// Copies a chunk's operands into the lane's memory.
+    ///
+    /// # Safety
+    /// The lane's memory has room for them.
+    #[inline(always)]
+    unsafe fn copy<S: Simd>(&self, simd: S, chunk: Chunk, first_panel: usize, panels: usize) {
         let ScatterPass {
             geometry,
             cut,
@@ -220,57 +281,19 @@ impl ScatterTask<'_> {
             gradient,
             ..
         } = *self.pass;
-        let channels = geometry.source.channels;
-        // SAFETY: the caller's promise.
+        let pixels = chunk.rows * chunk.columns;
+        // SAFETY: the caller's promise; the chunk's pixels lie in the operands.
         unsafe {
-            let gradients = self.lane.add(cut.source_len);
-            if geometry.is_pointwise {
-                let all = geometry.batch * geometry.target.height * geometry.target.width;
-                let first = index * cut.chunk_len;
-                let pixels = cut.chunk_len.min(all - first);
-                for block in 0..channels / BLOCK {
-                    let target = self.lane.add(block * pixels * BLOCK);
-                    source.copy_block(simd, first, pixels, block * BLOCK, target);
-                }
-                for panel in 0..panels {
-                    let channel = (first_panel + panel) * BLOCK;
-                    let target = gradients.add(panel * pixels * BLOCK);
-                    gradient.copy_block(simd, first, pixels, channel, target);
-                }
-                return Chunk {
-                    rows: 1,
-                    columns: pixels,
-                    source_rows: 1,
-                    source_columns: pixels,
-                };
-            }
-            let chunks_per_image = geometry.target.height.div_ceil(cut.chunk_len);
-            let image = index / chunks_per_image;
-            let first = index % chunks_per_image * cut.chunk_len;
-            let rows = cut.chunk_len.min(geometry.target.height - first);
-            let window = Window {
-                image,
-                height: geometry.source.height,
-                width: geometry.source.width,
-                first_row: geometry.strip_origin.0 + (first * geometry.source_step) as isize,
-                rows: geometry.strip_rows(rows),
-                first_column: geometry.strip_origin.1,
-                columns: geometry.strip_columns,
-            };
-            window.read_blocks(simd, source, channels, self.lane);
-            let pixel = (image * geometry.target.height + first) * geometry.target.width;
-            let pixels = rows * geometry.target.width;
-            for panel in 0..panels {
-                let channel = (first_panel + panel) * BLOCK;
-                let target = gradients.add(panel * pixels * BLOCK);
-                gradient.copy_block(simd, pixel, pixels, channel, target);
-            }
-            Chunk {
-                rows,
-                columns: geometry.target.width,
-                source_rows: window.rows,
-                source_columns: window.columns,
-            }
+            chunk
+                .window
+                .read_blocks(simd, source, geometry.source.channels, self.lane);
+            Source::View(gradient).copy_blocks(
+                simd,
+                (chunk.pixel, pixels),
+                (first_panel * BLOCK, panels),
+                self.lane.add(cut.source_len),
+                pixels * BLOCK,
+            );
         }
     }
 
@@ -283,6 +306,7 @@ impl ScatterTask<'_> {
         panels: usize,
         panel_len: usize,
         sums: *mut f32,
+        mut prefetch: [Prefetch; 2],
     ) {
         let geometry = self.pass.geometry;
         let gradients = self.lane.wrapping_add(self.pass.cut.source_len);
@@ -290,18 +314,24 @@ impl ScatterTask<'_> {
         let blocks = geometry.source.channels / block;
         let taps = geometry.phases[0].taps;
         let step = geometry.source_step;
-        let source_row = chunk.source_columns * block;
+        let source_row = chunk.window.columns * block;
         let rows_most = (STRETCH_PIXELS / chunk.columns).max(1);
+        let stretches = chunk.rows.div_ceil(rows_most) * chunk.columns.div_ceil(STRETCH_PIXELS);
+        let steps = stretches * panels * taps.0 * blocks;
+        let lines = prefetch.map(|prefetch| prefetch.lines().div_ceil(steps));
         for (first_row, pixel_rows) in Tiles::new(chunk.rows, rows_most) {
             for (first_column, pixels) in Tiles::new(chunk.columns, STRETCH_PIXELS) {
                 for panel in 0..panels {
                     for (ky, block_index) in
                         (0..taps.0).flat_map(|ky| (0..blocks).map(move |b| (ky, b)))
                     {
-                        let block_row = block_index * chunk.source_rows + first_row * step + ky;
+                        let block_row = block_index * chunk.window.rows + first_row * step + ky;
                         let source = block_row * source_row + first_column * step * block;
                         let pixel = first_row * chunk.columns + first_column;
                         let gradient = (panel * chunk.rows * chunk.columns + pixel) * BLOCK;
+                        for (prefetch, lines) in prefetch.iter_mut().zip(lines) {
+                            prefetch.step(simd, lines);
+                        }
                         let run = taps.1 * block;
                         let row = (ky * blocks + block_index) * run;
                         for (first, rows) in Tiles::new(run, S::TILE_ROWS) {
@@ -345,6 +375,14 @@ fn reduce(
     let target =
         View::dense(as_cells(weight_gradient), per_output).raw(shape.output.count(), per_output);
     threads.run(geometry.panels(), |panel| {
+        // The real output channel of each of the panel's lanes.
+        let mut outs = [None; BLOCK];
+        for (out, place) in shape.output.places().enumerate() {
+            if place / BLOCK == panel {
+                // SAFETY: each chunk has its own output channels.
+                outs[place % BLOCK] = Some(unsafe { target.pixel(out) });
+            }
+        }
         for (index, place) in shape.input.places().enumerate() {
             let (block_index, lane) = (place / block, place % block);
             for tap in 0..taps {
@@ -361,10 +399,11 @@ fn reduce(
                         *sum += value;
                     }
                 }
-                let lanes = shape.output.places().enumerate();
-                for (out, place) in lanes.filter(|(_, place)| place / BLOCK == panel) {
-                    // SAFETY: each chunk has its own output channels.
-                    unsafe { *target.pixel(out).add(index * taps + tap) += sums[place % BLOCK] };
+                for (out, sum) in outs.into_iter().zip(sums) {
+                    if let Some(gradient) = out {
+                        // SAFETY: the element is in the channel's weights.
+                        unsafe { *gradient.add(index * taps + tap) += sum };
+                    }
                 }
             }
         }

@@ -148,4 +148,10 @@ impl Simd for Avx2 {
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
     }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const f32) {
+        // SAFETY: a prefetch of any address is a hint and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+    }
 }

@@ -123,4 +123,10 @@ impl Simd for Avx512 {
     fn sum(self, a: Self::F16) -> f32 {
         call!(_mm512_reduce_add_ps, a)
     }
+
+    #[inline(always)]
+    fn prefetch(self, address: *const f32) {
+        // SAFETY: a prefetch of any address is a hint and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+    }
 }

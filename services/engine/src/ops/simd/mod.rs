@@ -30,7 +30,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type F16: Copy;
     /// The level this implements.
     const LEVEL: Level;
-    /// The most blocks that the accumulators of a register tile may take.
+    /// The most blocks that the accumulators of a register tile take.
     const TILE_ROWS: usize;
 
     fn zero(self) -> Self::F16;
@@ -53,6 +53,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn exp2_integer(self, a: Self::F16) -> Self::F16;
     /// Adds the sixteen floats, in a fixed order.
     fn sum(self, a: Self::F16) -> f32;
+    /// Asks for the cache line of an address, which need not be valid, in the level 2 cache.
+    #[inline(always)]
+    fn prefetch(self, _address: *const f32) {}
 }
 
 /// Work that is compiled once per instruction set.
