@@ -101,7 +101,10 @@ impl Config {
         let name = path.map_or_else(|| FILE.to_owned(), |path| path.display().to_string());
         let mut variables: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| {
-                Some((name.into_string().ok()?, text_or_nothing(&value)?.to_owned()))
+                Some((
+                    name.into_string().ok()?,
+                    text_or_nothing(&value)?.to_owned(),
+                ))
             })
             .collect();
         variables.extend(overrides);

@@ -56,11 +56,6 @@ pub fn start(fleet: &Fleet, service: &str) -> Result<Telemetry, Fault> {
     let meter = meter_provider(fleet, resource)?;
     global::set_meter_provider(meter.clone());
 
-    let filter = format!("{QUIET},{}", fleet.log_filter);
-    let filter = EnvFilter::try_new(&filter).map_err(|error| {
-        let message = format!("fleet.log_filter: {error}");
-        Fault::new(Kind::Invalid, "CONFIGURATION_INVALID", "kit", message)
-    })?;
     let lines = match fleet.log_format {
         LogFormat::Text => tracing_subscriber::fmt::layer()
             .with_writer(std::io::stderr)
@@ -77,9 +72,9 @@ pub fn start(fleet: &Fleet, service: &str) -> Result<Telemetry, Fault> {
         .with_threads(false)
         .with_tracer(tracer.tracer("fovea"));
     tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .with(spans)
+        .with(lines.with_filter(filter(&fleet.log_filter)?))
+        // Who wants fewer lines still wants whole traces.
+        .with(spans.with_filter(filter("info")?))
         .try_init()
         .map_err(Fault::internal)?;
     Ok(Telemetry { tracer, meter })
@@ -103,6 +98,13 @@ impl Telemetry {
 /// Counters are named without `_total`: Prometheus gets it added.
 pub fn meter(domain: &'static str) -> Meter {
     global::meter(domain)
+}
+
+fn filter(directives: &str) -> Result<EnvFilter, Fault> {
+    EnvFilter::try_new(format!("{QUIET},{directives}")).map_err(|error| {
+        let message = format!("fleet.log_filter: {error}");
+        Fault::new(Kind::Invalid, "CONFIGURATION_INVALID", "kit", message)
+    })
 }
 
 fn tracer_provider(fleet: &Fleet, resource: Resource) -> Result<SdkTracerProvider, Fault> {

@@ -1,5 +1,7 @@
 //! The kit against real servers: NATS, SQLite, PostgreSQL, Redis.
 
+#![expect(clippy::unwrap_used, reason = "a test's unwrap is an assertion")]
+
 mod blobs;
 mod bus;
 mod cache;
