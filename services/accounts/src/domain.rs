@@ -125,7 +125,11 @@ pub fn check_grant(actor: Role, role: Role) -> Result<(), Error> {
         Role::Service => false,
         role => actor.covers(role),
     };
-    if may { Ok(()) } else { Err(Error::RoleEscalation { actor, role }) }
+    if may {
+        Ok(())
+    } else {
+        Err(Error::RoleEscalation { actor, role })
+    }
 }
 
 /// Checks that a role is one a person can have.
@@ -177,7 +181,11 @@ pub fn check_revoke(actor: &Actor, key: &Key, remaining: Remaining) -> Result<()
 
 /// Admins manage those below them; admins and owners are managed by owners.
 fn check_manages(actor: &Actor, member: &Member) -> Result<(), Error> {
-    let needed = if member.role.covers(Role::Admin) { Role::Owner } else { Role::Admin };
+    let needed = if member.role.covers(Role::Admin) {
+        Role::Owner
+    } else {
+        Role::Admin
+    };
     if actor.role.covers(needed) {
         Ok(())
     } else {
@@ -206,9 +214,11 @@ pub fn check_slug(slug: &str) -> Result<(), Error> {
     let (least, most) = SLUG_CHARACTERS;
     let is_plain = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let is_long_enough = (least..=most).contains(&slug.len());
-    let is_allowed = slug.bytes().all(|letter| is_plain(letter) || letter == b'-');
-    let has_ends = slug.bytes().next().is_some_and(is_plain)
-        && slug.bytes().next_back().is_some_and(is_plain);
+    let is_allowed = slug
+        .bytes()
+        .all(|letter| is_plain(letter) || letter == b'-');
+    let has_ends =
+        slug.bytes().next().is_some_and(is_plain) && slug.bytes().next_back().is_some_and(is_plain);
     if is_long_enough && is_allowed && has_ends {
         Ok(())
     } else {
@@ -230,11 +240,17 @@ pub fn clean_name(field: &'static str, name: &str) -> Result<String, Error> {
 pub fn clean_email(field: &'static str, email: &str) -> Result<String, Error> {
     let email = email.trim().to_lowercase();
     let is_sound = email.chars().count() <= EMAIL_CHARACTERS_MAX
-        && !email.chars().any(|letter| letter.is_whitespace() || letter.is_control())
+        && !email
+            .chars()
+            .any(|letter| letter.is_whitespace() || letter.is_control())
         && email.split_once('@').is_some_and(|(user, host)| {
             !user.is_empty() && !host.is_empty() && !host.contains('@')
         });
-    if is_sound { Ok(email) } else { Err(Error::EmailInvalid { field }) }
+    if is_sound {
+        Ok(email)
+    } else {
+        Err(Error::EmailInvalid { field })
+    }
 }
 
 /// Returns the beginning of the minute an instant lies in.
@@ -296,7 +312,11 @@ mod tests {
     fn nobody_gives_away_more_than_they_have() {
         for (place, actor) in LADDER.into_iter().enumerate() {
             for (other, role) in LADDER.into_iter().enumerate() {
-                assert_eq!(check_grant(actor, role).is_ok(), place >= other, "{actor} {role}");
+                assert_eq!(
+                    check_grant(actor, role).is_ok(),
+                    place >= other,
+                    "{actor} {role}"
+                );
             }
             assert!(check_grant(actor, Role::Worker).is_err());
             assert!(check_grant(actor, Role::Operator).is_err());
@@ -328,17 +348,33 @@ mod tests {
             assert!(by(Role::Owner).is_ok());
             assert!(by(Role::Operator).is_ok());
             assert!(by(Role::Editor).is_err());
-            assert_eq!(check_remove(&actor(Role::Admin), &target, ENOUGH).is_ok(), below);
+            assert_eq!(
+                check_remove(&actor(Role::Admin), &target, ENOUGH).is_ok(),
+                below
+            );
         }
-        let up = check_set_role(&actor(Role::Admin), &member(9, Role::Viewer), Role::Owner, ENOUGH);
+        let up = check_set_role(
+            &actor(Role::Admin),
+            &member(9, Role::Viewer),
+            Role::Owner,
+            ENOUGH,
+        );
         assert!(matches!(up, Err(Error::RoleEscalation { .. })));
-        let odd = check_set_role(&actor(Role::Owner), &member(9, Role::Viewer), Role::Worker, ENOUGH);
+        let odd = check_set_role(
+            &actor(Role::Owner),
+            &member(9, Role::Viewer),
+            Role::Worker,
+            ENOUGH,
+        );
         assert!(matches!(odd, Err(Error::RoleInvalid { .. })));
     }
 
     #[test]
     fn the_last_owner_can_be_neither_demoted_nor_removed() {
-        let none = Remaining { owners: 0, ..ENOUGH };
+        let none = Remaining {
+            owners: 0,
+            ..ENOUGH
+        };
         let last = member(3, Role::Owner);
         let demoted = check_set_role(&actor(Role::Owner), &last, Role::Admin, none);
         assert!(matches!(demoted, Err(Error::LastOwner)));
@@ -357,10 +393,16 @@ mod tests {
     fn the_last_key_that_matters_can_not_be_revoked() {
         let own = key(3, Role::Owner);
         assert!(check_revoke(&actor(Role::Owner), &own, ENOUGH).is_ok());
-        let none = Remaining { owner_keys: 0, ..ENOUGH };
+        let none = Remaining {
+            owner_keys: 0,
+            ..ENOUGH
+        };
         let refusal = check_revoke(&actor(Role::Owner), &own, none);
         assert!(matches!(refusal, Err(Error::LastOwnerKey)));
-        let none = Remaining { operator_keys: 0, ..ENOUGH };
+        let none = Remaining {
+            operator_keys: 0,
+            ..ENOUGH
+        };
         let refusal = check_revoke(&actor(Role::Operator), &own, none);
         assert!(matches!(refusal, Err(Error::LastOperatorKey)));
     }
@@ -378,11 +420,31 @@ mod tests {
         for slug in ["abc", "a-b", "team-7", &"x".repeat(40)] {
             check_slug(slug).unwrap();
         }
-        for slug in ["", "ab", "-ab", "ab-", "Team", "a b", "ä-team", &"x".repeat(41)] {
+        for slug in [
+            "",
+            "ab",
+            "-ab",
+            "ab-",
+            "Team",
+            "a b",
+            "ä-team",
+            &"x".repeat(41),
+        ] {
             assert!(check_slug(slug).is_err(), "{slug}");
         }
-        assert_eq!(clean_email("email", " Ada@Example.org ").unwrap(), "ada@example.org");
-        for email in ["", "ada", "@x", "a@", "a@b@c", "a b@c", &format!("{}@x", "a".repeat(260))] {
+        assert_eq!(
+            clean_email("email", " Ada@Example.org ").unwrap(),
+            "ada@example.org"
+        );
+        for email in [
+            "",
+            "ada",
+            "@x",
+            "a@",
+            "a@b@c",
+            "a b@c",
+            &format!("{}@x", "a".repeat(260)),
+        ] {
             assert!(clean_email("email", email).is_err(), "{email}");
         }
         assert_eq!(clean_name("name", " Ada ").unwrap(), "Ada");

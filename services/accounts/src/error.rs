@@ -22,7 +22,9 @@ pub enum Error {
     TokenSpent,
     #[error("exactly one of key_secret and sign_in_token must be set")]
     CredentialAmbiguous,
-    #[error("slug: '{0}' is no slug: expected 3 to 40 lower-case letters, digits and dashes, a letter or digit at both ends")]
+    #[error(
+        "slug: '{0}' is no slug: expected 3 to 40 lower-case letters, digits and dashes, a letter or digit at both ends"
+    )]
     SlugInvalid(String),
     #[error("slug: '{0}' is taken")]
     SlugTaken(String),
@@ -40,7 +42,9 @@ pub enum Error {
     LastOwner,
     #[error("nobody could manage the workspace without this key: make another owner's key first")]
     LastOwnerKey,
-    #[error("nobody could operate the installation without this key: make another operator's key first")]
+    #[error(
+        "nobody could operate the installation without this key: make another operator's key first"
+    )]
     LastOperatorKey,
     #[error("email: the workspace has a member with this address")]
     MemberExists,
@@ -65,7 +69,9 @@ impl From<Error> for Fault {
         let message = error.to_string();
         let refuse = |kind, reason| Fault::new(kind, reason, DOMAIN, message.clone());
         let field = |kind, reason, name: &str| {
-            let rule = message.strip_prefix(name).and_then(|rest| rest.strip_prefix(": "));
+            let rule = message
+                .strip_prefix(name)
+                .and_then(|rest| rest.strip_prefix(": "));
             refuse(kind, reason).violation(name, rule.unwrap_or(&message))
         };
         match error {

@@ -117,7 +117,10 @@ impl AccountService for Accounts {
     ) -> Answer<wire::ListWorkspacesResponse> {
         caller(&request)?.require_operator()?;
         let request = request.into_inner();
-        let (size, after) = (page_size(request.page_size)?, page_token(&request.page_token)?);
+        let (size, after) = (
+            page_size(request.page_size)?,
+            page_token(&request.page_token)?,
+        );
         let rows = store::workspaces(self.store.read(), after.unwrap_or(FIRST), size + 1).await?;
         let (rows, next_page_token) = page(rows, size, |workspace| workspace.id);
         answer(wire::ListWorkspacesResponse {
@@ -176,7 +179,10 @@ impl AccountService for Accounts {
     ) -> Answer<wire::ListMembersResponse> {
         let workspace = workspace_of(&caller(&request)?)?;
         let request = request.into_inner();
-        let (size, after) = (page_size(request.page_size)?, page_token(&request.page_token)?);
+        let (size, after) = (
+            page_size(request.page_size)?,
+            page_token(&request.page_token)?,
+        );
         let after = after.unwrap_or(Id::from_bytes([0; 16]));
         let rows = store::members(self.store.read(), workspace, after, size + 1).await?;
         let (rows, next_page_token) = page(rows, size, |member| member.user);
@@ -235,7 +241,10 @@ impl AccountService for Accounts {
         caller.require(Role::Admin)?;
         let workspace = caller.workspace()?;
         let request = request.into_inner();
-        let (size, before) = (page_size(request.page_size)?, page_token(&request.page_token)?);
+        let (size, before) = (
+            page_size(request.page_size)?,
+            page_token(&request.page_token)?,
+        );
         let before = before.unwrap_or(Id::from_bytes([0xff; 16]));
         let rows = store::keys(self.store.read(), workspace, before, size + 1).await?;
         let (rows, next_page_token) = page(rows, size, |key| key.id);
@@ -266,7 +275,10 @@ impl AccountService for Accounts {
         caller.require(Role::Admin)?;
         let workspace = caller.workspace()?;
         let request = request.into_inner();
-        let (size, before) = (page_size(request.page_size)?, page_token(&request.page_token)?);
+        let (size, before) = (
+            page_size(request.page_size)?,
+            page_token(&request.page_token)?,
+        );
         let before = before.unwrap_or(Id::from_bytes([0xff; 16]));
         let rows = store::audit_entries(self.store.read(), workspace, before, size + 1).await?;
         let (rows, next_page_token) = page(rows, size, |entry| entry.id);
@@ -300,7 +312,12 @@ fn page_size(asked: i32) -> Result<i64, Fault> {
         asked if asked > 0 => Ok(asked.min(PAGE_SIZE_MAX)),
         _ => {
             let rule = "must not be below zero";
-            Err(Fault::invalid_field("PAGE_SIZE_INVALID", "accounts", "page_size", rule))
+            Err(Fault::invalid_field(
+                "PAGE_SIZE_INVALID",
+                "accounts",
+                "page_size",
+                rule,
+            ))
         }
     }
 }
@@ -313,11 +330,7 @@ fn page_token<E: Entity>(text: &str) -> Result<Option<Id<E>>, Fault> {
 }
 
 /// Cuts rows to a page; the row beyond it says whether there is another.
-fn page<T, E: Entity>(
-    mut rows: Vec<T>,
-    size: i64,
-    id: impl Fn(&T) -> Id<E>,
-) -> (Vec<T>, String) {
+fn page<T, E: Entity>(mut rows: Vec<T>, size: i64, id: impl Fn(&T) -> Id<E>) -> (Vec<T>, String) {
     let has_more = rows.len() as i64 > size;
     rows.truncate(size as usize);
     let last = rows.last().filter(|_| has_more);

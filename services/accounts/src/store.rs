@@ -10,8 +10,11 @@ use crate::domain::{Key, Member, Plan, Remaining, Workspace, effective_role};
 use crate::secret::Hash;
 
 /// The steps of the schema.
-pub const MIGRATIONS: &[Migration] =
-    &[Migration::new(1, "accounts", include_str!("migrations/0001_accounts.sql"))];
+pub const MIGRATIONS: &[Migration] = &[Migration::new(
+    1,
+    "accounts",
+    include_str!("migrations/0001_accounts.sql"),
+)];
 
 /// Rows that one sweep removes from each table.
 const SWEEP_MAX: i64 = 10_000;
@@ -32,7 +35,8 @@ pub struct Credential {
 impl Credential {
     /// Returns what the key may do now; nothing where its user is gone.
     pub fn role(&self) -> Option<Role> {
-        self.user_role.map(|user| effective_role(self.key.role, user))
+        self.user_role
+            .map(|user| effective_role(self.key.role, user))
     }
 }
 
@@ -58,7 +62,8 @@ const WORKSPACE: &str = "select id, slug, name, plan, created_at from workspaces
 
 /// Returns a workspace.
 pub async fn workspace(sql: &Sql, id: Id<WorkspaceId>) -> Result<Option<Workspace>, Error> {
-    sql.query_optional(&format!("{WORKSPACE} where id = $1"), params![id]).await
+    sql.query_optional(&format!("{WORKSPACE} where id = $1"), params![id])
+        .await
 }
 
 /// Returns one page of all workspaces, oldest first.
@@ -90,7 +95,9 @@ pub async fn add_workspace(tx: &Tx, workspace: &Workspace) -> Result<(), Error> 
 /// Moves a workspace to another plan.
 pub async fn set_plan(tx: &Tx, id: Id<WorkspaceId>, plan: Plan) -> Result<(), Error> {
     let statement = "update workspaces set plan = $2 where id = $1";
-    tx.execute(statement, params![id, plan.as_str()]).await.map(drop)
+    tx.execute(statement, params![id, plan.as_str()])
+        .await
+        .map(drop)
 }
 
 const MEMBER: &str = "select id, workspace_id, email, name, role, joined_at from members";
@@ -113,7 +120,8 @@ pub async fn members(
     limit: i64,
 ) -> Result<Vec<Member>, Error> {
     let query = format!("{MEMBER} where workspace_id = $1 and id > $2 order by id limit $3");
-    sql.query_all(&query, params![workspace, after, limit]).await
+    sql.query_all(&query, params![workspace, after, limit])
+        .await
 }
 
 /// Returns how many members a workspace has.
@@ -143,12 +151,16 @@ pub async fn add_member(tx: &Tx, member: &Member) -> Result<(), Error> {
 /// Changes what a member may do.
 pub async fn set_role(tx: &Tx, user: Id<User>, role: Role) -> Result<(), Error> {
     let statement = "update members set role = $2 where id = $1";
-    tx.execute(statement, params![user, role.name()]).await.map(drop)
+    tx.execute(statement, params![user, role.name()])
+        .await
+        .map(drop)
 }
 
 /// Removes a member.
 pub async fn remove_member(tx: &Tx, user: Id<User>) -> Result<(), Error> {
-    tx.execute("delete from members where id = $1", params![user]).await.map(drop)
+    tx.execute("delete from members where id = $1", params![user])
+        .await
+        .map(drop)
 }
 
 const KEY: &str = "select k.id, k.workspace_id, k.user_id, k.name, k.role, k.hint, k.created_at,
@@ -174,7 +186,8 @@ pub async fn keys(
     let query = format!(
         "{KEY} from keys k where k.workspace_id = $1 and k.id < $2 order by k.id desc limit $3"
     );
-    sql.query_all(&query, params![workspace, before, limit]).await
+    sql.query_all(&query, params![workspace, before, limit])
+        .await
 }
 
 /// Returns the keys of a person that aren't revoked.
@@ -216,8 +229,11 @@ pub async fn add_key(tx: &Tx, key: &Key, hash: &Hash) -> Result<(), Error> {
 pub async fn revoke_key(tx: &Tx, id: Id<KeyId>) -> Result<(), Error> {
     let revoke = "update keys set revoked_at = $2 where id = $1 and revoked_at is null";
     tx.execute(revoke, params![id, tx.now()]).await?;
-    tx.execute("delete from sessions where key_id = $1", params![id]).await?;
-    tx.execute("delete from sign_in_tokens where key_id = $1", params![id]).await.map(drop)
+    tx.execute("delete from sessions where key_id = $1", params![id])
+        .await?;
+    tx.execute("delete from sign_in_tokens where key_id = $1", params![id])
+        .await
+        .map(drop)
 }
 
 /// Notes the minute at which a key was last used.
@@ -288,9 +304,16 @@ pub async fn remaining_without(
         )
         .await?;
     let operator_keys = tx
-        .query_one::<i64>(&format!("{live} and k.role = 'operator'"), params![key, user])
+        .query_one::<i64>(
+            &format!("{live} and k.role = 'operator'"),
+            params![key, user],
+        )
         .await?;
-    Ok(Remaining { owners, owner_keys, operator_keys })
+    Ok(Remaining {
+        owners,
+        owner_keys,
+        operator_keys,
+    })
 }
 
 /// Adds a session of a key.
@@ -312,7 +335,9 @@ pub async fn add_session(
 /// Ends a session.
 pub async fn remove_session(tx: &Tx, hash: &Hash) -> Result<(), Error> {
     let statement = "delete from sessions where secret_hash = $1";
-    tx.execute(statement, params![hash.to_vec()]).await.map(drop)
+    tx.execute(statement, params![hash.to_vec()])
+        .await
+        .map(drop)
 }
 
 /// Adds a one-time sign-in token of a key.
@@ -333,9 +358,14 @@ pub async fn add_token(
 /// Uses a token up and returns its key, unless it was used before or is too old.
 pub async fn take_token(tx: &Tx, hash: &Hash) -> Result<Option<Id<KeyId>>, Error> {
     let query = "select key_id from sign_in_tokens where secret_hash = $1 and expires_at > $2";
-    let found = tx.query_optional(query, params![hash.to_vec(), tx.now()]).await?;
+    let found = tx
+        .query_optional(query, params![hash.to_vec(), tx.now()])
+        .await?;
     let taken = tx
-        .execute("delete from sign_in_tokens where secret_hash = $1", params![hash.to_vec()])
+        .execute(
+            "delete from sign_in_tokens where secret_hash = $1",
+            params![hash.to_vec()],
+        )
         .await?;
     Ok(found.filter(|_| taken == 1))
 }

@@ -40,7 +40,9 @@ impl LastUsed {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Id<KeyId>, Timestamp>> {
-        self.0.lock().expect("invariant: nobody panics while noting a minute")
+        self.0
+            .lock()
+            .expect("invariant: nobody panics while noting a minute")
     }
 }
 

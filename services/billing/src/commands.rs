@@ -159,13 +159,15 @@ impl Billing {
                     owing,
                 )?;
                 let wallet = change.wallet;
-                save_as(&tx, &accounts, id, change).await.map_err(|error| match error {
-                    Error::Store(error) if error.is_duplicate() && !key.is_empty() => {
-                        let key = key.to_owned();
-                        Error::Store(database::Error::KeyReused { key })
-                    }
-                    error => error,
-                })?;
+                save_as(&tx, &accounts, id, change)
+                    .await
+                    .map_err(|error| match error {
+                        Error::Store(error) if error.is_duplicate() && !key.is_empty() => {
+                            let key = key.to_owned();
+                            Error::Store(database::Error::KeyReused { key })
+                        }
+                        error => error,
+                    })?;
                 let answer = wire::TopUpResponse {
                     transfer_id: id.to_string(),
                     balance: Some(balance(wallet)?),
@@ -260,7 +262,10 @@ pub async fn confirm(tx: &Tx, hold: Hold) -> Result<(), Error> {
 
 /// A run has a checkpoint.
 pub async fn advance(tx: &Tx, hold: Hold, committed: Duration) -> Result<(), Error> {
-    change_hold(tx, hold, |hold, wallet| holds::advance(hold, wallet, committed)).await
+    change_hold(tx, hold, |hold, wallet| {
+        holds::advance(hold, wallet, committed)
+    })
+    .await
 }
 
 /// A run paused.
@@ -272,14 +277,16 @@ pub async fn pause(
     hold_ttl: Duration,
 ) -> Result<(), Error> {
     let expires_at = tx.now() + hold_ttl;
-    let pause =
-        |hold, wallet| holds::pause(hold, wallet, committed, paused_at, expires_at);
+    let pause = |hold, wallet| holds::pause(hold, wallet, committed, paused_at, expires_at);
     change_hold(tx, hold, pause).await
 }
 
 /// A run ended for good.
 pub async fn settle(tx: &Tx, hold: Hold, committed: Duration) -> Result<(), Error> {
-    change_hold(tx, hold, |hold, wallet| holds::settle(hold, wallet, committed)).await
+    change_hold(tx, hold, |hold, wallet| {
+        holds::settle(hold, wallet, committed)
+    })
+    .await
 }
 
 /// Returns what the wire says about a wallet.

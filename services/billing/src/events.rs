@@ -38,7 +38,10 @@ pub fn run_filters() -> Vec<String> {
 
 /// Returns the subjects of what becomes of workspaces.
 pub fn workspace_filters() -> Vec<String> {
-    vec![filter::<WorkspaceCreated>(), filter::<WorkspacePlanChanged>()]
+    vec![
+        filter::<WorkspaceCreated>(),
+        filter::<WorkspacePlanChanged>(),
+    ]
 }
 
 /// Hears what a run did.
@@ -135,7 +138,9 @@ async fn on_workspace_plan_changed(tx: &Tx, told: &Told) -> Result<(), Error> {
 async fn hold_of(tx: &Tx, told: &Told, run_id: &str) -> Result<Option<Hold>, Error> {
     let run = Id::<Run>::parse_field("run_id", run_id)?;
     let hold = store::hold(tx, run).await?;
-    let is_theirs = hold.as_ref().is_some_and(|hold| Some(hold.workspace) == told.workspace);
+    let is_theirs = hold
+        .as_ref()
+        .is_some_and(|hold| Some(hold.workspace) == told.workspace);
     if is_theirs {
         return Ok(hold);
     }
@@ -146,7 +151,8 @@ async fn hold_of(tx: &Tx, told: &Told, run_id: &str) -> Result<Option<Hold>, Err
 }
 
 fn decode<M: Fact>(told: &Told) -> Result<M, Error> {
-    told.decode::<M>().map_err(|error| Error::Other(error.into()))
+    told.decode::<M>()
+        .map_err(|error| Error::Other(error.into()))
 }
 
 fn span(committed: Option<prost_types::Duration>) -> Result<Duration, Error> {
@@ -155,4 +161,3 @@ fn span(committed: Option<prost_types::Duration>) -> Result<Duration, Error> {
         Fault::invalid_field("DURATION_INVALID", "billing", "committed", rule).into()
     })
 }
-

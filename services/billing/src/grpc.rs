@@ -44,8 +44,7 @@ impl BillingService for Billing {
         let run = Id::<Run>::parse_optional("run_id", &request.run_id)?;
         let before = page_token(&request.page_token)?;
         let size = page_size(request.page_size)?;
-        let mut lines =
-            store::lines(self.store.read(), workspace, run, before, size + 1).await?;
+        let mut lines = store::lines(self.store.read(), workspace, run, before, size + 1).await?;
         // One more than asked for says whether there is another page.
         let has_more = lines.len() as i64 > size;
         lines.truncate(size as usize);
@@ -77,7 +76,9 @@ impl BillingService for Billing {
         caller(&request)?.require(Role::Viewer)?;
         let now = self.store.clock().now();
         let known = store::prices(self.store.read(), None).await?;
-        let current = known.values().filter_map(|history| prices::current(history, now));
+        let current = known
+            .values()
+            .filter_map(|history| prices::current(history, now));
         answer(wire::ListPricesResponse {
             prices: current.map(price_to_wire).collect(),
         })
@@ -199,7 +200,12 @@ fn page_size(asked: i32) -> Result<i64, Fault> {
         asked if asked > 0 => Ok(asked.min(PAGE_SIZE_MAX)),
         _ => {
             let rule = "must not be below zero";
-            Err(Fault::invalid_field("PAGE_SIZE_INVALID", "billing", "page_size", rule))
+            Err(Fault::invalid_field(
+                "PAGE_SIZE_INVALID",
+                "billing",
+                "page_size",
+                rule,
+            ))
         }
     }
 }

@@ -51,14 +51,22 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
         let hold_ttl = billing.config.hold_ttl;
         async move {
             let hear = |tx, told| events::on_run_fact(tx, told, hold_ttl);
-            bus.consume(&store, events::RUNS_CONSUMER, events::run_filters(), hear, stop).await;
+            bus.consume(
+                &store,
+                events::RUNS_CONSUMER,
+                events::run_filters(),
+                hear,
+                stop,
+            )
+            .await;
             Ok(())
         }
     });
     tasks.spawn("workspaces", async move {
         let filters = events::workspace_filters();
         let hear = events::on_workspace_fact;
-        bus.consume(&store, events::WORKSPACES_CONSUMER, filters, hear, stop).await;
+        bus.consume(&store, events::WORKSPACES_CONSUMER, filters, hear, stop)
+            .await;
         Ok(())
     });
     tasks.spawn("holds", {

@@ -18,8 +18,11 @@ use crate::domain::prices::Price;
 use crate::domain::{Plan, Shortage};
 
 /// The steps of the schema.
-pub const MIGRATIONS: &[Migration] =
-    &[Migration::new(1, "ledger", include_str!("migrations/0001_ledger.sql"))];
+pub const MIGRATIONS: &[Migration] = &[Migration::new(
+    1,
+    "ledger",
+    include_str!("migrations/0001_ledger.sql"),
+)];
 
 /// Holds of one workspace that a top-up pays for at a time; the next one pays for the others.
 const OWING_MAX: i64 = 200;
@@ -125,16 +128,17 @@ pub async fn note_workspace(
 /// Returns the plan of a workspace that has accounts here.
 pub async fn plan(sql: &Sql, workspace: Id<Workspace>) -> Result<Option<Plan>, Error> {
     let row = sql
-        .query_optional::<String>("select plan from workspaces where id = $1", params![workspace])
+        .query_optional::<String>(
+            "select plan from workspaces where id = $1",
+            params![workspace],
+        )
         .await?;
-    row.map(|name| named("plan", &name, Plan::from_name)).transpose()
+    row.map(|name| named("plan", &name, Plan::from_name))
+        .transpose()
 }
 
 /// Locks a workspace's accounts and returns them, where they are open.
-pub async fn lock_accounts(
-    tx: &Tx,
-    workspace: Id<Workspace>,
-) -> Result<Option<Accounts>, Error> {
+pub async fn lock_accounts(tx: &Tx, workspace: Id<Workspace>) -> Result<Option<Accounts>, Error> {
     let rows = tx
         .query_all::<AccountRow>(
             "select id, place, balance from accounts where workspace_id = $1 order by id for update",
@@ -216,7 +220,10 @@ pub async fn post(
             params![change.amount, source],
         )
         .await?;
-    assert_eq!(debited, 1, "invariant: the domain never takes an account below its floor");
+    assert_eq!(
+        debited, 1,
+        "invariant: the domain never takes an account below its floor"
+    );
     tx.execute(
         "update accounts set balance = balance + $1 where id = $2",
         params![change.amount, target],
@@ -319,14 +326,15 @@ pub async fn lines(
     let order = "order by id desc limit";
     match run {
         Some(run) => {
-            let query = format!(
-                "{columns} where workspace_id = $1 and id < $2 and run_id = $3 {order} $4"
-            );
-            sql.query_all(&query, params![workspace, before, run, limit]).await
+            let query =
+                format!("{columns} where workspace_id = $1 and id < $2 and run_id = $3 {order} $4");
+            sql.query_all(&query, params![workspace, before, run, limit])
+                .await
         }
         None => {
             let query = format!("{columns} where workspace_id = $1 and id < $2 {order} $3");
-            sql.query_all(&query, params![workspace, before, limit]).await
+            sql.query_all(&query, params![workspace, before, limit])
+                .await
         }
     }
 }
@@ -343,11 +351,17 @@ pub async fn prices(
             let query = format!("{columns} where gpu_type = $1 {order} $2");
             sql.query_all(&query, params![gpu_type, PRICES_MAX]).await?
         }
-        None => sql.query_all(&format!("{columns} {order} $1"), params![PRICES_MAX]).await?,
+        None => {
+            sql.query_all(&format!("{columns} {order} $1"), params![PRICES_MAX])
+                .await?
+        }
     };
     let mut by_type = BTreeMap::<String, Vec<Price>>::new();
     for price in rows {
-        by_type.entry(price.gpu_type.clone()).or_default().push(price);
+        by_type
+            .entry(price.gpu_type.clone())
+            .or_default()
+            .push(price);
     }
     Ok(by_type)
 }
@@ -356,7 +370,12 @@ pub async fn prices(
 pub async fn add_price(tx: &Tx, price: &Price) -> Result<(), Error> {
     tx.execute(
         "insert into prices (gpu_type, valid_from, per_hour, plan) values ($1, $2, $3, $4)",
-        params![price.gpu_type.as_str(), price.valid_from, price.per_hour, price.plan.as_str()],
+        params![
+            price.gpu_type.as_str(),
+            price.valid_from,
+            price.per_hour,
+            price.plan.as_str()
+        ],
     )
     .await
     .map(drop)

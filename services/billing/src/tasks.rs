@@ -69,7 +69,9 @@ async fn check(
     instruments.held.record(sums.held, &[]);
     // Counted from the ledger itself, so that a transaction that was repeated isn't counted twice.
     let charged = sums.revenue - charged_before.unwrap_or(sums.revenue);
-    instruments.charges.add(u64::try_from(charged).unwrap_or(0), &[]);
+    instruments
+        .charges
+        .add(u64::try_from(charged).unwrap_or(0), &[]);
     if imbalance != 0 {
         tracing::error!(
             entry_sum = sums.entries,
@@ -84,7 +86,10 @@ async fn check(
 /// Returns how far the ledger is from balancing: zero, or something is wrong.
 fn imbalance(sums: &Sums, broken_count: usize) -> i64 {
     let broken = i64::try_from(broken_count).unwrap_or(i64::MAX);
-    sums.entries.saturating_abs().saturating_add(sums.balances.saturating_abs()).max(broken)
+    sums.entries
+        .saturating_abs()
+        .saturating_add(sums.balances.saturating_abs())
+        .max(broken)
 }
 
 struct Instruments {

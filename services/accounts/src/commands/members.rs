@@ -42,7 +42,11 @@ impl Accounts {
                     joined_at: tx.now(),
                 };
                 store::add_member(&tx, &member).await.map_err(|error| {
-                    if error.is_duplicate() { Error::MemberExists } else { error.into() }
+                    if error.is_duplicate() {
+                        Error::MemberExists
+                    } else {
+                        error.into()
+                    }
                 })?;
                 let fact = wire::MemberAdded {
                     user_id: member.user.to_string(),
@@ -50,8 +54,7 @@ impl Accounts {
                 };
                 tx.tell(Some(actor.workspace), member.user, &fact).await?;
                 let secret = ApiKey::generate();
-                let key =
-                    make_key(&tx, actor.workspace, member.user, name, role, secret).await?;
+                let key = make_key(&tx, actor.workspace, member.user, name, role, secret).await?;
                 let principal = &actor.principal;
                 store::audit(&tx, actor.workspace, principal, "AddMember", &member.user).await?;
                 Ok((member, key))
@@ -72,8 +75,7 @@ impl Accounts {
                 let workspace = actor.workspace;
                 let found = store::member(&tx, workspace, user).await?;
                 let mut member = found.ok_or(Error::MemberNotFound(user))?;
-                let remaining =
-                    store::remaining_without(&tx, workspace, None, Some(user)).await?;
+                let remaining = store::remaining_without(&tx, workspace, None, Some(user)).await?;
                 check_set_role(&actor, &member, role, remaining)?;
                 if member.role != role {
                     member.role = role;
@@ -94,8 +96,7 @@ impl Accounts {
                 let workspace = actor.workspace;
                 let found = store::member(&tx, workspace, user).await?;
                 let member = found.ok_or(Error::MemberNotFound(user))?;
-                let remaining =
-                    store::remaining_without(&tx, workspace, None, Some(user)).await?;
+                let remaining = store::remaining_without(&tx, workspace, None, Some(user)).await?;
                 check_remove(&actor, &member, remaining)?;
                 for key in store::live_keys_of(&tx, user).await? {
                     drop_key(&tx, &key).await?;

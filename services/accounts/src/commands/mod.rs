@@ -69,7 +69,12 @@ async fn actor(tx: &Tx, caller: &Caller) -> Result<Actor, Error> {
         }
         Principal::Worker(_) | Principal::Service(_) => (None, caller.party().role),
     };
-    Ok(Actor { principal, workspace, user, role })
+    Ok(Actor {
+        principal,
+        workspace,
+        user,
+        role,
+    })
 }
 
 /// As `actor`, for what needs a role at this moment.
@@ -79,7 +84,10 @@ async fn actor_with(tx: &Tx, caller: &Caller, role: Role) -> Result<Actor, Error
     if actor.role.covers(role) {
         Ok(actor)
     } else {
-        Err(Error::RoleEscalation { actor: actor.role, role })
+        Err(Error::RoleEscalation {
+            actor: actor.role,
+            role,
+        })
     }
 }
 

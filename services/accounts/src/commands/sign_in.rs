@@ -87,11 +87,7 @@ impl Accounts {
         Ok((session, ttl))
     }
 
-    async fn sign_in(
-        &self,
-        tx: &Tx,
-        sign_in: &SignIn,
-    ) -> Result<Result<Credential, Error>, Error> {
+    async fn sign_in(&self, tx: &Tx, sign_in: &SignIn) -> Result<Result<Credential, Error>, Error> {
         let found = match sign_in {
             SignIn::Key(text) => match secret::read(text) {
                 Some(Presented::Key(hash)) => store::credential_by_secret(tx, &hash).await?,

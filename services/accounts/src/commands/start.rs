@@ -74,13 +74,23 @@ fn key_of(secret: &str) -> ApiKey {
 /// Returns the key in the file, or makes one there: whole, durable, and readable by its owner only.
 fn claim_key(path: &Path) -> Result<String, Fault> {
     let failed = |error: std::io::Error| {
-        let message = format!("{}: the operator key can't be written: {error}", path.display());
-        Fault::new(Kind::Precondition, "ADMIN_KEY_UNWRITABLE", "accounts", message)
+        let message = format!(
+            "{}: the operator key can't be written: {error}",
+            path.display()
+        );
+        Fault::new(
+            Kind::Precondition,
+            "ADMIN_KEY_UNWRITABLE",
+            "accounts",
+            message,
+        )
     };
     loop {
         match fs::read_to_string(path) {
             Ok(text) => return check_key(path, text.trim()),
-            Err(error) if error.kind() == ErrorKind::NotFound => create_key(path).map_err(failed)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                create_key(path).map_err(failed)?
+            }
             Err(error) => return Err(failed(error)),
         }
     }
@@ -95,7 +105,12 @@ fn check_key(path: &Path, text: &str) -> Result<String, Fault> {
         "{}: holds no key of ours: remove the file and start again",
         path.display()
     );
-    Err(Fault::new(Kind::Precondition, "ADMIN_KEY_UNREADABLE", "accounts", message))
+    Err(Fault::new(
+        Kind::Precondition,
+        "ADMIN_KEY_UNREADABLE",
+        "accounts",
+        message,
+    ))
 }
 
 /// Writes a key beside its place and links it there: nobody ever reads half a key, and of two writers the first wins.
@@ -108,7 +123,11 @@ fn create_key(path: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)?;
     writeln!(file, "{}", ApiKey::generate().secret.expose())?;
     file.sync_all()?;
     let linked = match fs::hard_link(&draft, path) {
@@ -132,7 +151,10 @@ mod tests {
         let path = folder.path().join("data").join(ADMIN_KEY_FILE);
         let first = claim_key(&path).unwrap();
         assert_eq!(claim_key(&path).unwrap(), first);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
 

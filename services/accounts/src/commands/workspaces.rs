@@ -90,13 +90,15 @@ pub(super) async fn make_workspace(
         role: Role::Owner,
         joined_at: tx.now(),
     };
-    store::add_workspace(tx, &workspace).await.map_err(|error| {
-        if error.is_duplicate() {
-            Error::SlugTaken(command.slug.clone())
-        } else {
-            error.into()
-        }
-    })?;
+    store::add_workspace(tx, &workspace)
+        .await
+        .map_err(|error| {
+            if error.is_duplicate() {
+                Error::SlugTaken(command.slug.clone())
+            } else {
+                error.into()
+            }
+        })?;
     let created = wire::WorkspaceCreated {
         workspace_id: workspace.id.to_string(),
         slug: workspace.slug.clone(),
@@ -110,6 +112,13 @@ pub(super) async fn make_workspace(
     };
     tx.tell(Some(workspace.id), owner.user, &added).await?;
     let key = make_key(tx, workspace.id, owner.user, &owner.name, key_role, secret).await?;
-    store::audit(tx, workspace.id, principal, "CreateWorkspace", &workspace.id).await?;
+    store::audit(
+        tx,
+        workspace.id,
+        principal,
+        "CreateWorkspace",
+        &workspace.id,
+    )
+    .await?;
     Ok((workspace, key))
 }

@@ -24,7 +24,7 @@ pub struct Setting {
     pub gateway: Client,
     pub caller: Context,
     running: Option<(CancellationToken, JoinHandle<Result<(), Fault>>)>,
-    pub nats: TestNats,
+    _nats: TestNats,
     _database: TestDatabase,
 }
 
@@ -49,7 +49,7 @@ impl Setting {
             gateway,
             caller,
             running: None,
-            nats,
+            _nats: nats,
             _database: database,
         };
         setting.run().await;
@@ -64,7 +64,10 @@ impl Setting {
         self.running = Some((stop, serving));
         wait_for("accounts answers", || async {
             let mut gateway = self.gateway.clone();
-            gateway.list_workspaces(wire::ListWorkspacesRequest::default()).await.ok()
+            gateway
+                .list_workspaces(wire::ListWorkspacesRequest::default())
+                .await
+                .ok()
         })
         .await;
     }
@@ -81,12 +84,22 @@ impl Setting {
     }
 
     pub fn admin_key_file(&self) -> std::path::PathBuf {
-        self.fleet.config().fleet().data.join(accounts::ADMIN_KEY_FILE)
+        self.fleet
+            .config()
+            .fleet()
+            .data
+            .join(accounts::ADMIN_KEY_FILE)
     }
 
     pub async fn authenticate(&self, secret: &str) -> Result<wire::AuthenticateResponse, Status> {
-        let request = wire::AuthenticateRequest { secret: secret.to_owned() };
-        self.gateway.clone().authenticate(request).await.map(Response::into_inner)
+        let request = wire::AuthenticateRequest {
+            secret: secret.to_owned(),
+        };
+        self.gateway
+            .clone()
+            .authenticate(request)
+            .await
+            .map(Response::into_inner)
     }
 
     /// Does what the gateway does: authenticates a secret and calls with what it means.
@@ -128,21 +141,41 @@ impl Setting {
     /// A new workspace with an owner; returns the owner.
     pub async fn owner_of_new(&self, slug: &str) -> Somebody {
         let mut operator = self.operator().await;
-        let answer = operator.client.create_workspace(new_workspace(slug)).await.unwrap();
+        let answer = operator
+            .client
+            .create_workspace(new_workspace(slug))
+            .await
+            .unwrap();
         self.as_key(&answer.into_inner().key_secret).await
     }
 
     /// Adds somebody with this role.
-    pub async fn add(&self, by: &Somebody, email: &str, role: wire::Role) -> (wire::Member, Somebody) {
-        let answer = by.client.clone().add_member(new_member(email, role)).await.unwrap();
+    pub async fn add(
+        &self,
+        by: &Somebody,
+        email: &str,
+        role: wire::Role,
+    ) -> (wire::Member, Somebody) {
+        let answer = by
+            .client
+            .clone()
+            .add_member(new_member(email, role))
+            .await
+            .unwrap();
         let answer = answer.into_inner();
-        (answer.member.unwrap(), self.as_key(&answer.key_secret).await)
+        (
+            answer.member.unwrap(),
+            self.as_key(&answer.key_secret).await,
+        )
     }
 
     /// Returns the facts of this kind that were told in a workspace, at least `count`.
     pub async fn told<M: Fact>(&self, workspace: Id<Workspace>, count: usize) -> Vec<M> {
         use futures::StreamExt;
-        let facts = self.caller.bus().follow_facts(Some(workspace), Cursor::Start);
+        let facts = self
+            .caller
+            .bus()
+            .follow_facts(Some(workspace), Cursor::Start);
         let mut facts = Box::pin(facts);
         let mut found = Vec::new();
         let reading = async {
@@ -154,7 +187,9 @@ impl Setting {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), reading).await.expect("the facts are told");
+        tokio::time::timeout(Duration::from_secs(20), reading)
+            .await
+            .expect("the facts are told");
         found
     }
 }
@@ -186,6 +221,10 @@ pub fn new_key(role: wire::Role) -> wire::CreateKeyRequest {
 
 pub fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, kind: Kind, reason: &str) -> Fault {
     let fault = Fault::from(answer.unwrap_err());
-    assert_eq!((fault.kind, fault.reason.as_ref()), (kind, reason), "{fault:?}");
+    assert_eq!(
+        (fault.kind, fault.reason.as_ref()),
+        (kind, reason),
+        "{fault:?}"
+    );
     fault
 }

@@ -26,8 +26,14 @@ async fn the_charge_is_price_times_committed_time_whatever_the_order_and_repetit
             setting.teller.again(envelope).await;
         }
         // The same news under other ids: a teller that was restored from a backup.
-        setting.teller.tell(setting.workspace, &checkpointed(run, 2000), now).await;
-        setting.teller.tell(setting.workspace, &completed(run, 54_321), now).await;
+        setting
+            .teller
+            .tell(setting.workspace, &checkpointed(run, 2000), now)
+            .await;
+        setting
+            .teller
+            .tell(setting.workspace, &completed(run, 54_321), now)
+            .await;
         setting.catch_up().await;
         let charge = setting.charge(run).await.unwrap();
         assert_eq!(charge.charged_micros, cpu_cost(54_321));
@@ -48,9 +54,20 @@ async fn cancelled_and_failed_runs_pay_for_what_they_committed_and_get_the_rest_
     let (cancelled, failed) = (setting.new_run(), setting.new_run());
     setting.hold(cancelled, CREDIT).await.unwrap();
     setting.hold(failed, CREDIT).await.unwrap();
-    let committed = Some(prost_types::Duration { seconds: 600, nanos: 0 });
-    setting.tell(&runs::RunCancelled { run_id: cancelled.to_string(), committed }).await;
-    let failure = runs::RunFailed { run_id: failed.to_string(), ..Default::default() };
+    let committed = Some(prost_types::Duration {
+        seconds: 600,
+        nanos: 0,
+    });
+    setting
+        .tell(&runs::RunCancelled {
+            run_id: cancelled.to_string(),
+            committed,
+        })
+        .await;
+    let failure = runs::RunFailed {
+        run_id: failed.to_string(),
+        ..Default::default()
+    };
     setting.tell(&failure).await;
     let charge = setting
         .charge_when("the cancel is heard", cancelled, |charge| charge.is_settled)
@@ -60,7 +77,10 @@ async fn cancelled_and_failed_runs_pay_for_what_they_committed_and_get_the_rest_
         .charge_when("the failure is heard", failed, |charge| charge.is_settled)
         .await;
     assert_eq!(charge.charged_micros, 0);
-    assert_eq!(setting.balance().await.available_micros, 5 * CREDIT - cpu_cost(600));
+    assert_eq!(
+        setting.balance().await.available_micros,
+        5 * CREDIT - cpu_cost(600)
+    );
     setting.check_ledger().await;
 }
 
@@ -73,7 +93,10 @@ async fn a_fact_about_an_unknown_run_or_another_workspace_charges_nobody() {
     setting.checkpointed(setting.new_run(), 3600).await;
     let elsewhere = Id::new(setting.clock().now());
     let now = setting.clock().now();
-    setting.teller.tell(elsewhere, &completed(run, 3600), now).await;
+    setting
+        .teller
+        .tell(elsewhere, &completed(run, 3600), now)
+        .await;
     setting.catch_up().await;
     let charge = setting.charge(run).await.unwrap();
     assert_eq!((charge.charged_micros, charge.is_settled), (0, false));
@@ -98,14 +121,23 @@ async fn a_workspace_that_was_told_of_has_accounts_and_the_newest_plan_counts() 
             plan: Plan::Free.into(),
         };
         // The newer one first.
-        setting.teller.tell(workspace, &pro, now + Duration::from_secs(1)).await;
+        setting
+            .teller
+            .tell(workspace, &pro, now + Duration::from_secs(1))
+            .await;
         setting.teller.tell(workspace, &created, now).await;
-        let request = wire::QuoteRequest { workspace_id, gpu_type: "b200".into() };
+        let request = wire::QuoteRequest {
+            workspace_id,
+            gpu_type: "b200".into(),
+        };
         let price = kit::testing::wait_for("the plan is heard", || async {
             let answer = setting.projects.clone().quote(request.clone()).await;
             answer.ok()?.into_inner().price
         })
         .await;
-        assert_eq!((price.per_hour_micros, price.plan.as_str()), (5_890_000, "pro"));
+        assert_eq!(
+            (price.per_hour_micros, price.plan.as_str()),
+            (5_890_000, "pro")
+        );
     }
 }

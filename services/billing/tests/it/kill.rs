@@ -31,7 +31,9 @@ async fn billing_in_a_process_of_its_own() {
     };
     let config = Config::load(Some(Path::new(&file))).unwrap();
     let stop = CancellationToken::new();
-    let context = Context::start(config, billing::NAME, Clock::system(), stop).await.unwrap();
+    let context = Context::start(config, billing::NAME, Clock::system(), stop)
+        .await
+        .unwrap();
     billing::serve(context).await.unwrap();
 }
 
@@ -40,7 +42,11 @@ struct Process(Child);
 impl Process {
     fn start(config: &Path) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "kill::billing_in_a_process_of_its_own"])
+            .args([
+                "--ignored",
+                "--exact",
+                "kill::billing_in_a_process_of_its_own",
+            ])
             .env(CONFIG_VARIABLE, config)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -140,22 +146,38 @@ impl Scene {
         for step in 1..=6 {
             seconds += 977 + number * 13;
             let now = self.clock.now();
-            let told = self.teller.tell(self.workspace, &checkpointed(run, seconds), now).await;
+            let told = self
+                .teller
+                .tell(self.workspace, &checkpointed(run, seconds), now)
+                .await;
             self.teller.again(&told).await;
             if step == 3 {
-                self.teller.tell(self.workspace, &paused(run, seconds), now).await;
+                self.teller
+                    .tell(self.workspace, &paused(run, seconds), now)
+                    .await;
                 self.hold(run).await;
             }
         }
-        let end = self.teller.tell(self.workspace, &completed(run, seconds), self.clock.now()).await;
+        let end = self
+            .teller
+            .tell(self.workspace, &completed(run, seconds), self.clock.now())
+            .await;
         self.teller.again(&end).await;
         (run, seconds)
     }
 
     async fn charge(&self, run: Id<Run>) -> Option<wire::RunCharge> {
-        let request = wire::GetRunChargeRequest { run_id: run.to_string() };
+        let request = wire::GetRunChargeRequest {
+            run_id: run.to_string(),
+        };
         let request = act_for(&self.member, request);
-        self.client.clone().get_run_charge(request).await.ok()?.into_inner().charge
+        self.client
+            .clone()
+            .get_run_charge(request)
+            .await
+            .ok()?
+            .into_inner()
+            .charge
     }
 }
 
@@ -187,7 +209,13 @@ async fn no_micro_credit_is_lost_or_made_when_the_process_is_killed_at_any_momen
             spent += charge.charged_micros;
         }
         let request = act_for(&scene.member, wire::GetBalanceRequest {});
-        let balance = scene.client.clone().get_balance(request).await.unwrap().into_inner();
+        let balance = scene
+            .client
+            .clone()
+            .get_balance(request)
+            .await
+            .unwrap()
+            .into_inner();
         let balance = balance.balance.unwrap();
         assert_eq!(balance.total_micros, RUNS as i64 * CREDIT - spent);
         assert_eq!(balance.held_micros, 0);

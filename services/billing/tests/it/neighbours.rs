@@ -20,7 +20,11 @@ impl Accounts {
     /// Serves on this address until the test ends.
     pub fn serve(&self, address: SocketAddr) {
         let server = AccountServiceServer::new(self.clone());
-        tokio::spawn(tonic::transport::Server::builder().add_service(server).serve(address));
+        tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(server)
+                .serve(address),
+        );
     }
 
     pub fn put(&self, workspace: Id<Workspace>, plan: wire::Plan) {

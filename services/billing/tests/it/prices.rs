@@ -15,7 +15,14 @@ const CREDIT: i64 = 1_000_000;
 
 async fn list(setting: &Setting) -> Vec<wire::Price> {
     let request = act_for(&setting.member(Role::Viewer), wire::ListPricesRequest {});
-    setting.projects.clone().list_prices(request).await.unwrap().into_inner().prices
+    setting
+        .projects
+        .clone()
+        .list_prices(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .prices
 }
 
 async fn quote(setting: &Setting, gpu_type: &str) -> Result<wire::Price, Fault> {
@@ -23,7 +30,14 @@ async fn quote(setting: &Setting, gpu_type: &str) -> Result<wire::Price, Fault> 
         workspace_id: setting.workspace.to_string(),
         gpu_type: gpu_type.into(),
     };
-    Ok(setting.projects.clone().quote(request).await?.into_inner().price.unwrap())
+    Ok(setting
+        .projects
+        .clone()
+        .quote(request)
+        .await?
+        .into_inner()
+        .price
+        .unwrap())
 }
 
 async fn set(setting: &Setting, gpu_type: &str, micros: i64, plan: &str) -> wire::Price {
@@ -32,7 +46,15 @@ async fn set(setting: &Setting, gpu_type: &str, micros: i64, plan: &str) -> wire
         per_hour_micros: micros,
         plan: plan.into(),
     };
-    setting.projects.clone().set_price(request).await.unwrap().into_inner().price.unwrap()
+    setting
+        .projects
+        .clone()
+        .set_price(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .price
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +64,10 @@ async fn a_new_installation_has_a_price_for_every_card_and_the_cpu() {
         let prices = list(&setting).await;
         assert_eq!(prices.len(), 27);
         let cpu = prices.iter().find(|price| price.gpu_type == "cpu").unwrap();
-        assert_eq!((cpu.per_hour_micros, cpu.plan.as_str()), (CPU_MICROS, "free"));
+        assert_eq!(
+            (cpu.per_hour_micros, cpu.plan.as_str()),
+            (CPU_MICROS, "free")
+        );
         assert_eq!(quote(&setting, "cpu").await.unwrap(), *cpu);
     }
 }
@@ -76,7 +101,13 @@ async fn a_price_holds_from_now_on_and_runs_keep_what_they_were_quoted() {
         setting.run().await;
         assert_eq!(quote(&setting, "cpu").await.unwrap(), dearer);
         let mine = set(&setting, "abacus", 7, "enterprise").await;
-        assert_eq!(list(&setting).await.iter().find(|price| price.gpu_type == "abacus"), Some(&mine));
+        assert_eq!(
+            list(&setting)
+                .await
+                .iter()
+                .find(|price| price.gpu_type == "abacus"),
+            Some(&mine)
+        );
     }
 }
 
@@ -98,5 +129,8 @@ async fn the_largest_cards_need_a_paid_plan_and_one_that_was_just_paid_counts() 
     assert!(fault.is("GPU_NOT_IN_PLAN"), "{fault}");
     // The fact of it hasn't been told: accounts is asked before anybody is refused.
     setting.accounts.put(setting.workspace, Plan::Enterprise);
-    assert_eq!(quote(&setting, "b200").await.unwrap().per_hour_micros, 5_890_000);
+    assert_eq!(
+        quote(&setting, "b200").await.unwrap().per_hour_micros,
+        5_890_000
+    );
 }

@@ -21,7 +21,10 @@ async fn what_was_told_while_billing_was_away_is_charged_when_it_is_back() {
             .charge_when("the end is heard", run, |charge| charge.is_settled)
             .await;
         assert_eq!(charge.charged_micros, cpu_cost(3600));
-        assert_eq!(setting.balance().await.available_micros, 5 * CREDIT - cpu_cost(3600));
+        assert_eq!(
+            setting.balance().await.available_micros,
+            5 * CREDIT - cpu_cost(3600)
+        );
         setting.check_ledger().await;
     }
 }
@@ -34,7 +37,9 @@ async fn money_can_be_held_while_the_bus_is_away_and_its_facts_follow() {
     setting.hold(setting.new_run(), CREDIT).await.unwrap();
     assert_eq!(setting.balance().await.held_micros, CREDIT);
     setting.nats.restart().await;
-    let told = setting.told::<proto::fovea::billing::v1::CreditAdded>(1).await;
+    let told = setting
+        .told::<proto::fovea::billing::v1::CreditAdded>(1)
+        .await;
     assert_eq!(told[0].amount_micros, 5 * CREDIT);
     setting.check_ledger().await;
 }

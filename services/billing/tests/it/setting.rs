@@ -79,7 +79,10 @@ impl Setting {
         let member = self.member(Role::Viewer);
         wait_for("billing answers", || async {
             let mut client = self.projects.clone();
-            client.list_prices(act_for(&member, wire::ListPricesRequest {})).await.ok()
+            client
+                .list_prices(act_for(&member, wire::ListPricesRequest {}))
+                .await
+                .ok()
         })
         .await;
     }
@@ -124,7 +127,12 @@ impl Setting {
             note: "bank transfer".into(),
             idempotency_key: String::new(),
         };
-        self.projects.clone().top_up(request).await.unwrap().into_inner()
+        self.projects
+            .clone()
+            .top_up(request)
+            .await
+            .unwrap()
+            .into_inner()
     }
 
     pub fn hold_request(&self, run: Id<Run>, micros: i64) -> wire::HoldRequest {
@@ -163,9 +171,17 @@ impl Setting {
     }
 
     pub async fn charge(&self, run: Id<Run>) -> Option<wire::RunCharge> {
-        let request = wire::GetRunChargeRequest { run_id: run.to_string() };
+        let request = wire::GetRunChargeRequest {
+            run_id: run.to_string(),
+        };
         let request = act_for(&self.member(Role::Viewer), request);
-        self.projects.clone().get_run_charge(request).await.ok()?.into_inner().charge
+        self.projects
+            .clone()
+            .get_run_charge(request)
+            .await
+            .ok()?
+            .into_inner()
+            .charge
     }
 
     /// Waits until a run's charge is as the test wants it.
@@ -175,7 +191,10 @@ impl Setting {
         run: Id<Run>,
         is_so: impl Fn(&wire::RunCharge) -> bool,
     ) -> wire::RunCharge {
-        wait_for(what, || async { self.charge(run).await.filter(|charge| is_so(charge)) }).await
+        wait_for(what, || async {
+            self.charge(run).await.filter(|charge| is_so(charge))
+        })
+        .await
     }
 
     pub async fn checkpointed(&self, run: Id<Run>, seconds: u64) -> Envelope {
@@ -191,12 +210,17 @@ impl Setting {
     }
 
     pub async fn queued(&self, run: Id<Run>) -> Envelope {
-        let fact = runs::RunQueued { run_id: run.to_string(), ..Default::default() };
+        let fact = runs::RunQueued {
+            run_id: run.to_string(),
+            ..Default::default()
+        };
         self.tell(&fact).await
     }
 
     pub async fn tell<M: Fact>(&self, message: &M) -> Envelope {
-        self.teller.tell(self.workspace, message, self.clock().now()).await
+        self.teller
+            .tell(self.workspace, message, self.clock().now())
+            .await
     }
 
     /// Waits until everything told so far was heard: a fact about another run comes out at the other end.
@@ -205,7 +229,8 @@ impl Setting {
         self.top_up(1_000_000).await;
         self.hold(run, 1_000_000).await.unwrap();
         self.completed(run, 0).await;
-        self.charge_when("what was told is heard", run, |charge| charge.is_settled).await;
+        self.charge_when("what was told is heard", run, |charge| charge.is_settled)
+            .await;
     }
 
     /// Checks that the ledger balances to the micro-credit, whatever has happened.
@@ -216,7 +241,9 @@ impl Setting {
     /// Returns the facts of this kind that billing told so far, at least `count`.
     pub async fn told<M: Fact>(&self, count: usize) -> Vec<M> {
         let mut stream = Box::pin(
-            self.caller.bus().follow_facts(Some(self.workspace), Cursor::Start),
+            self.caller
+                .bus()
+                .follow_facts(Some(self.workspace), Cursor::Start),
         );
         let mut found = Vec::new();
         let reading = async {
@@ -229,13 +256,19 @@ impl Setting {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), reading).await.expect("the facts are told");
+        tokio::time::timeout(Duration::from_secs(20), reading)
+            .await
+            .expect("the facts are told");
         found
     }
 }
 
 pub async fn check_ledger(projects: &Client) {
-    let sums = projects.clone().check_ledger(wire::CheckLedgerRequest {}).await.unwrap();
+    let sums = projects
+        .clone()
+        .check_ledger(wire::CheckLedgerRequest {})
+        .await
+        .unwrap();
     let sums = sums.into_inner();
     assert_eq!(sums.entry_sum_micros, 0, "{sums:?}");
     assert_eq!(sums.balance_sum_micros, 0, "{sums:?}");

@@ -1,5 +1,7 @@
 //! What a workspace reads about its money.
 
+use std::time::Duration;
+
 use kit::auth::{Role, act_for};
 use kit::fault::Fault;
 use kit::testing::TestDatabase;
@@ -14,7 +16,12 @@ async fn page(
     request: wire::ListTransfersRequest,
 ) -> Result<wire::ListTransfersResponse, Fault> {
     let request = act_for(&setting.member(Role::Viewer), request);
-    Ok(setting.projects.clone().list_transfers(request).await?.into_inner())
+    Ok(setting
+        .projects
+        .clone()
+        .list_transfers(request)
+        .await?
+        .into_inner())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,13 +29,20 @@ async fn a_statement_is_the_sum_of_its_lines_and_pages_from_the_newest() {
     for database in TestDatabase::all().await {
         let setting = Setting::start(database).await;
         setting.top_up(5 * CREDIT).await;
+        setting.clock().advance(Duration::from_secs(1));
         let run = setting.new_run();
         setting.hold(run, CREDIT).await.unwrap();
+        setting.clock().advance(Duration::from_secs(1));
         setting.completed(run, 3600).await;
-        setting.charge_when("the end is heard", run, |charge| charge.is_settled).await;
+        setting
+            .charge_when("the end is heard", run, |charge| charge.is_settled)
+            .await;
 
         let mut lines = Vec::new();
-        let mut request = wire::ListTransfersRequest { page_size: 3, ..Default::default() };
+        let mut request = wire::ListTransfersRequest {
+            page_size: 3,
+            ..Default::default()
+        };
         loop {
             let answer = page(&setting, request.clone()).await.unwrap();
             lines.extend(answer.transfers);
@@ -44,7 +58,10 @@ async fn a_statement_is_the_sum_of_its_lines_and_pages_from_the_newest() {
             (lines[1].from_account.as_str(), lines[1].to_account.as_str()),
             ("held", "revenue")
         );
-        assert_eq!((lines[1].run_id.clone(), lines[1].amount_micros), (run.to_string(), cpu_cost(3600)));
+        assert_eq!(
+            (lines[1].run_id.clone(), lines[1].amount_micros),
+            (run.to_string(), cpu_cost(3600))
+        );
         let sum = |account: &str| -> i64 {
             let of = |line: &wire::Transfer| match () {
                 () if line.to_account == account => line.amount_micros,
@@ -57,11 +74,30 @@ async fn a_statement_is_the_sum_of_its_lines_and_pages_from_the_newest() {
         assert_eq!(sum("balance"), balance.available_micros);
         assert_eq!(sum("held"), balance.held_micros);
 
-        let of_run = wire::ListTransfersRequest { run_id: run.to_string(), ..Default::default() };
+        let of_run = wire::ListTransfersRequest {
+            run_id: run.to_string(),
+            ..Default::default()
+        };
         assert_eq!(page(&setting, of_run).await.unwrap().transfers.len(), 3);
-        let odd = wire::ListTransfersRequest { page_size: -1, ..Default::default() };
-        assert!(page(&setting, odd).await.unwrap_err().is("PAGE_SIZE_INVALID"));
-        let odd = wire::ListTransfersRequest { page_token: "2".into(), ..Default::default() };
-        assert!(page(&setting, odd).await.unwrap_err().is("PAGE_TOKEN_INVALID"));
+        let odd = wire::ListTransfersRequest {
+            page_size: -1,
+            ..Default::default()
+        };
+        assert!(
+            page(&setting, odd)
+                .await
+                .unwrap_err()
+                .is("PAGE_SIZE_INVALID")
+        );
+        let odd = wire::ListTransfersRequest {
+            page_token: "2".into(),
+            ..Default::default()
+        };
+        assert!(
+            page(&setting, odd)
+                .await
+                .unwrap_err()
+                .is("PAGE_TOKEN_INVALID")
+        );
     }
 }
