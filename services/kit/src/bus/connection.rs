@@ -157,7 +157,8 @@ fn streams(fleet: &Fleet) -> [StreamConfig; 3] {
 
 async fn wait_until_connected(client: &Client, url: &str) -> Result<(), Error> {
     let connected = async {
-        while client.connection_state() != State::Connected {
+        // The state may say so a moment before what the server said of itself is there.
+        while client.connection_state() != State::Connected || client.try_server_info().is_none() {
             tokio::time::sleep(CONNECT_POLL).await;
         }
     };
