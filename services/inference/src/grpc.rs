@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::clock::Stopwatch;
 use engine::predict::PredictOptions;
 use kit::auth::{Caller, Role, act_for, caller};
 use kit::blobs::{BlobKey, BlobRef, Blobs};
@@ -20,6 +21,7 @@ use tonic::{Request, Response, Status};
 use crate::commands::{self, Weights};
 use crate::config::Config;
 use crate::error::Error;
+use crate::instruments;
 use crate::models::Models;
 use crate::store::{self, EndpointRow, RevisionRow, State};
 
@@ -127,7 +129,9 @@ impl api::endpoint_service_server::EndpointService for Endpoints {
         caller.require(Role::Viewer)?;
         let request = request.into_inner();
         let endpoint = self.find(&caller, &request.endpoint_id).await?;
+        let stopwatch = Stopwatch::start();
         let answer = self.answer(&endpoint, request).await;
+        instruments::predicted(stopwatch.elapsed(), answer.is_err());
         let mut counts = self.counts.lock().await;
         let (requests, errors) = counts.entry(endpoint.id).or_default();
         *requests += 1;

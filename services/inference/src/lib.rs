@@ -8,6 +8,7 @@ mod commands;
 mod config;
 mod error;
 mod grpc;
+mod instruments;
 mod models;
 mod store;
 mod tasks;

@@ -152,18 +152,20 @@ pub async fn release_lease(
         .await
 }
 
-/// Puts the jobs of workers that fell silent back into the queue.
-pub async fn sweep(store: &Store, silence: Duration) -> Result<(), Error> {
+/// Puts the jobs of workers that fell silent back into the queue and returns how many there were.
+pub async fn sweep(store: &Store, silence: Duration) -> Result<usize, Error> {
     store
         .write(|tx| async move {
+            let mut requeued = 0;
             for job in store::overdue_jobs(&tx, tx.now()).await? {
                 requeue(&tx, job, "worker_lost").await?;
+                requeued += 1;
             }
             for worker in store::lose_workers(&tx, tx.now() - silence).await? {
                 let fact = WorkerLost { worker_id: worker.id.to_string() };
                 tx.tell(None, worker.id, &fact).await?;
             }
-            Ok(())
+            Ok(requeued)
         })
         .await
 }

@@ -32,6 +32,7 @@ use crate::domain::estimate::{self, Candidate, Time};
 use crate::domain::job::{self, Job, Wish};
 use crate::domain::placement;
 use crate::error::Error;
+use crate::instruments;
 use crate::store;
 use crate::work::Training;
 
@@ -209,7 +210,11 @@ impl Scheduler {
             let woken = self.queued.notified();
             let taken =
                 commands::take_lease(&self.store, worker_id, self.config.lease).await?;
-            let left = self.clock.now().until(deadline);
+            let now = self.clock.now();
+            if let Some((job, _)) = &taken {
+                instruments::leased(&job.gpu_type, now.since(job.queued_at));
+            }
+            let left = now.until(deadline);
             if taken.is_some() || left.is_zero() || self.shutdown.is_cancelled() {
                 return Ok(taken);
             }

@@ -12,6 +12,7 @@ mod domain;
 mod error;
 mod events;
 mod grpc;
+mod instruments;
 mod store;
 mod tasks;
 mod work;

@@ -240,6 +240,11 @@ pub async fn waiting(sql: &Sql, gpu_type: &str) -> Result<Vec<Waiting>, Error> {
     .await
 }
 
+/// Returns how many jobs wait in all.
+pub async fn waiting_count(sql: &Sql) -> Result<i64, Error> {
+    sql.query_one("select count(*) from jobs where state = 'queued'", params![]).await
+}
+
 /// Returns how many jobs of each workspace run on a device type.
 pub async fn running(sql: &Sql, gpu_type: &str) -> Result<BTreeMap<Id<Workspace>, usize>, Error> {
     let rows: Vec<(Id<Workspace>, i64)> = sql
