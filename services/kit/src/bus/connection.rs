@@ -7,6 +7,7 @@ use async_nats::connection::State;
 use async_nats::jetstream::stream::{Config as StreamConfig, DiscardPolicy, StorageType};
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, Event};
+use tokio::sync::watch;
 
 use super::{
     DEAD_BYTES_MAX, DEAD_ROOT, DUPLICATE_WINDOW, Error, FACT_BYTES_MAX, FACTS, FACTS_DEAD,
@@ -34,12 +35,16 @@ struct Inner {
     client: Client,
     jetstream: Context,
     retry_pause: Duration,
+    /// Counts the connections, so that who follows can tell that it was cut off.
+    connections: watch::Receiver<u64>,
 }
 
 impl Bus {
     /// Connects, refuses a server that is too old, and makes sure of the streams.
     pub async fn connect(fleet: &Fleet, service: &str) -> Result<Self, Error> {
         let url = fleet.nats_url.as_str();
+        let (connected, connections) = watch::channel(0);
+        let connected = Arc::new(connected);
         let client = ConnectOptions::new()
             .name(format!("fovea-{service}"))
             .retry_on_initial_connect()
@@ -50,7 +55,15 @@ impl Bus {
                 let millis = 20 * 2_u64.saturating_pow(attempt.min(16) as u32);
                 Duration::from_millis(millis).min(RECONNECT_PAUSE_MAX)
             })
-            .event_callback(|event| async move { log(&event) })
+            .event_callback(move |event| {
+                let connected = connected.clone();
+                async move {
+                    log(&event);
+                    if matches!(event, Event::Connected) {
+                        connected.send_modify(|count| *count += 1);
+                    }
+                }
+            })
             .connect(url)
             .await
             .map_err(|error| Error::nats(format!("connect to {}", without_password(url)), error))?;
@@ -66,6 +79,7 @@ impl Bus {
             client,
             jetstream,
             retry_pause,
+            connections,
         }));
         bus.ensure_streams(fleet).await?;
         Ok(bus)
@@ -92,6 +106,11 @@ impl Bus {
     /// Returns the first pause before a fact that failed is heard again.
     pub(super) fn retry_pause(&self) -> Duration {
         self.0.retry_pause
+    }
+
+    /// Returns what changes whenever the connection stands again.
+    pub(super) fn connections(&self) -> watch::Receiver<u64> {
+        self.0.connections.clone()
     }
 
     async fn ensure_streams(&self, fleet: &Fleet) -> Result<(), Error> {

@@ -22,12 +22,17 @@ use crate::telemetry;
 /// Failures of a handler after which a fact is dead.
 pub const DELIVERIES_MAX: u32 = 10;
 /// How long a handler may take: less than the server waits before it delivers again.
-pub const HANDLER_TIMEOUT: Duration = Duration::from_secs(25);
-const ACK_WAIT: Duration = Duration::from_secs(30);
+pub const HANDLER_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long the server waits before it delivers again: what was on its way when a process or the
+/// server died comes back after this.
+const ACK_WAIT: Duration = Duration::from_secs(10);
 /// Facts that are delivered and not yet done with.
 const PENDING_MAX: i64 = 256;
-/// Facts fetched at a time.
-const BATCH_MAX: usize = 64;
+/// Messages fetched at a time: few enough to be done with before they are delivered again.
+const BATCH_MAX: usize = 16;
+/// How long one request for messages is good for, and how often the server says that it is there.
+const PULL_EXPIRES: Duration = Duration::from_secs(10);
+const PULL_HEARTBEAT: Duration = Duration::from_secs(2);
 /// The longest pause before a fact is delivered again.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -117,7 +122,7 @@ impl Bus {
         Fut: Future<Output = Result<(), E>> + Send,
         E: From<store::Error> + Into<Fault> + Send,
     {
-        let mut messages = self.open(FACTS, durable, filters).await?;
+        let mut messages = self.open(FACTS, durable, filters, BATCH_MAX).await?;
         let mut errors = 0;
         while let Some(message) = messages.next().await {
             match message {
@@ -141,6 +146,7 @@ impl Bus {
         stream: &str,
         durable: &str,
         filters: &[String],
+        batch: usize,
     ) -> Result<pull::Stream, Error> {
         let failed = |error: async_nats::Error| {
             Error::nats(format!("open the consumer {durable} of {stream}"), error)
@@ -156,7 +162,7 @@ impl Bus {
                     ack_wait: ACK_WAIT,
                     // Counting is ours: the server would count a store that is away too.
                     max_deliver: -1,
-                    max_ack_pending: PENDING_MAX,
+                    max_ack_pending: PENDING_MAX.max(2 * batch as i64),
                     filter_subjects: filters.to_vec(),
                     ..pull::Config::default()
                 },
@@ -166,7 +172,9 @@ impl Bus {
             .map_err(|error| failed(error.into()))?;
         consumer
             .stream()
-            .max_messages_per_batch(BATCH_MAX)
+            .max_messages_per_batch(batch)
+            .expires(PULL_EXPIRES)
+            .heartbeat(PULL_HEARTBEAT)
             .messages()
             .await
             .map_err(|error| failed(error.into()))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
+use tokio::sync::watch;
 
 use super::{Bus, Error, FACTS, FACTS_ROOT};
 use crate::id::{Id, Workspace};
@@ -54,12 +55,19 @@ impl Bus {
             stream_name,
             filter,
             from,
+            connections: self.connections(),
             open: None,
         };
         Box::pin(stream::unfold(state, |mut state| async move {
             let next = state.next().await;
             Some((next, state))
         }))
+    }
+
+    async fn last_sequence(&self, stream_name: &str) -> Result<u64, Error> {
+        let stream = self.jetstream().get_stream(stream_name).await;
+        let stream = stream.map_err(|error| Error::nats(format!("find {stream_name}"), error))?;
+        Ok(stream.cached_info().state.last_sequence)
     }
 
     async fn ordered(
@@ -75,7 +83,7 @@ impl Bus {
             Cursor::Start => DeliverPolicy::All,
             Cursor::Now => DeliverPolicy::New,
             Cursor::After(sequence) => DeliverPolicy::ByStartSequence {
-                start_sequence: sequence + 1,
+                start_sequence: sequence.saturating_add(1),
             },
         };
         let config = pull::OrderedConfig {
@@ -100,54 +108,65 @@ struct State {
     stream_name: &'static str,
     filter: String,
     from: Cursor,
+    connections: watch::Receiver<u64>,
     open: Option<Box<pull::Ordered>>,
 }
 
 impl State {
     async fn next(&mut self) -> Followed {
         loop {
-            let open = match &mut self.open {
-                Some(open) => open,
-                None => match self
-                    .bus
-                    .ordered(self.stream_name, &self.filter, self.from)
-                    .await
-                {
-                    Ok(open) => self.open.insert(Box::new(open)),
-                    Err(error) => {
-                        tracing::debug!(error = %crate::fault::chain(&error), "follows again");
-                        tokio::time::sleep(REOPEN_PAUSE).await;
-                        continue;
-                    }
-                },
+            let stopped = match self.step().await {
+                Ok(Some(followed)) => return followed,
+                Ok(None) => None,
+                Err(error) => Some(error),
             };
-            match open.next().await {
-                Some(Ok(message)) => {
-                    let Ok(info) = message.info() else { continue };
-                    let (sequence, nanos) =
-                        (info.stream_sequence, info.published.unix_timestamp_nanos());
-                    // A consumer that was opened again may repeat the last one.
-                    if matches!(self.from, Cursor::After(last) if sequence <= last) {
-                        continue;
-                    }
-                    self.from = Cursor::After(sequence);
-                    return Followed {
-                        sequence,
-                        stored_at: Timestamp::from_micros((nanos / 1000) as i64),
-                        subject: message.subject.to_string(),
-                        payload: message.payload.clone(),
-                    };
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, filter = self.filter, "follows again");
-                    self.open = None;
-                    tokio::time::sleep(REOPEN_PAUSE).await;
-                }
-                None => {
-                    self.open = None;
-                    tokio::time::sleep(REOPEN_PAUSE).await;
-                }
+            self.open = None;
+            if let Some(error) = stopped {
+                let error = crate::fault::chain(&error);
+                tracing::debug!(error, filter = self.filter, "follows again");
+                tokio::time::sleep(REOPEN_PAUSE).await;
             }
+        }
+    }
+
+    /// Returns the next message, or `None` to open the stream anew at once.
+    async fn step(&mut self) -> Result<Option<Followed>, Error> {
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => {
+                self.connections.mark_unchanged();
+                if self.from == Cursor::Now {
+                    // What is said while we are cut off for the first time is said after now.
+                    self.from = Cursor::After(self.bus.last_sequence(self.stream_name).await?);
+                }
+                let (stream_name, filter) = (self.stream_name, self.filter.as_str());
+                let open = self.bus.ordered(stream_name, filter, self.from).await?;
+                self.open.insert(Box::new(open))
+            }
+        };
+        loop {
+            let next = tokio::select! {
+                next = open.next() => next,
+                // The server forgot its side of an ordered consumer when it died: waiting for
+                // missed heartbeats would take half a minute.
+                _ = self.connections.changed() => return Ok(None),
+            };
+            let Some(message) = next else { return Ok(None) };
+            let message = message.map_err(|error| Error::nats("follow", error))?;
+            let Ok(info) = message.info() else { continue };
+            let sequence = info.stream_sequence;
+            // A consumer that was opened again may repeat the last one.
+            if matches!(self.from, Cursor::After(last) if sequence <= last) {
+                continue;
+            }
+            let nanos = info.published.unix_timestamp_nanos();
+            self.from = Cursor::After(sequence);
+            return Ok(Some(Followed {
+                sequence,
+                stored_at: Timestamp::from_micros((nanos / 1000) as i64),
+                subject: message.subject.to_string(),
+                payload: message.payload.clone(),
+            }));
         }
     }
 }

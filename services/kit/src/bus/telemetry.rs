@@ -4,6 +4,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use async_nats::jetstream::AckKind;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt};
 use prost::Message;
@@ -17,6 +18,8 @@ use crate::time::Timestamp;
 
 /// Samples handed to a keeper at a time.
 const BATCH_MAX: usize = 512;
+/// The pause before a keeper that failed gets the same batch again.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const REOPEN_PAUSE: Duration = Duration::from_millis(500);
 
 /// One message of telemetry.
@@ -90,8 +93,8 @@ impl Bus {
     }
 
     /// Hands all telemetry of these nouns to a keeper, in batches and in order, until told to
-    /// stop. A batch is acknowledged when the handler returns `Ok`, else delivered again: what is
-    /// kept must know its last `sequence`.
+    /// stop. A batch is handed over until the handler returns `Ok`, and may come again after a
+    /// crash: who keeps it notes the last `sequence`.
     pub async fn keep_telemetry<F, Fut, E>(
         &self,
         durable: &str,
@@ -134,7 +137,7 @@ impl Bus {
         Fut: Future<Output = Result<(), E>> + Send,
         E: Display,
     {
-        let mut messages = self.open(TELEMETRY, durable, filters).await?;
+        let mut messages = self.open(TELEMETRY, durable, filters, BATCH_MAX).await?;
         while let Some(first) = messages.next().await {
             let mut batch = vec![first.map_err(|error| Error::nats("receive telemetry", error))?];
             // What has arrived meanwhile is taken along; nothing is waited for.
@@ -143,16 +146,26 @@ impl Bus {
             {
                 batch.push(next);
             }
-            let samples = batch.iter().filter_map(|message| {
-                let info = message.info().ok()?;
-                let micros = (info.published.unix_timestamp_nanos() / 1000) as i64;
-                let stored_at = Timestamp::from_micros(micros);
-                let payload = message.payload.clone();
-                Sample::new(info.stream_sequence, stored_at, &message.subject, payload)
-            });
-            if let Err(error) = handler(samples.collect()).await {
-                // Opened again, the consumer delivers from the first that was not acknowledged.
-                return Err(Error::malformed("telemetry could not be kept", error));
+            let samples: Vec<_> = batch
+                .iter()
+                .filter_map(|message| {
+                    let info = message.info().ok()?;
+                    let micros = (info.published.unix_timestamp_nanos() / 1000) as i64;
+                    let stored_at = Timestamp::from_micros(micros);
+                    let payload = message.payload.clone();
+                    Sample::new(info.stream_sequence, stored_at, &message.subject, payload)
+                })
+                .collect();
+            // The same batch until it is kept: what follows it may not overtake it.
+            while let Err(error) = handler(samples.clone()).await {
+                tracing::warn!(consumer = durable, %error, "will keep the same telemetry again");
+                for message in &batch {
+                    let more_time = message.ack_with(AckKind::Progress).await;
+                    if let Err(error) = more_time {
+                        tracing::debug!(consumer = durable, %error, "could not ask for time");
+                    }
+                }
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             for message in &batch {
                 if let Err(error) = message.ack().await {
