@@ -30,7 +30,10 @@ impl Changes {
 
     /// Hears of the changes of one run from now on.
     pub fn watch(&self, run: Id<Run>) -> Watch {
-        Watch { run, changes: self.0.subscribe() }
+        Watch {
+            run,
+            changes: self.0.subscribe(),
+        }
     }
 }
 

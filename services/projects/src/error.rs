@@ -133,12 +133,18 @@ pub enum Error {
 impl Error {
     /// Returns the refusal of a field.
     pub fn field(field: impl Into<String>, rule: impl Into<String>) -> Self {
-        Self::Field { field: field.into(), rule: rule.into() }
+        Self::Field {
+            field: field.into(),
+            rule: rule.into(),
+        }
     }
 
     /// Returns the refusal of a run that isn't there, or isn't the caller's.
     pub fn no_run(id: impl std::fmt::Display) -> Self {
-        Self::NotFound { what: "run", id: id.to_string() }
+        Self::NotFound {
+            what: "run",
+            id: id.to_string(),
+        }
     }
 }
 
@@ -195,13 +201,17 @@ impl From<Error> for Fault {
             Error::GpuNotInPlan(gpu_type) => {
                 refuse(Kind::Denied, "GPU_NOT_IN_PLAN").with("gpu_type", gpu_type)
             }
-            Error::BatchDoesNotFit { gpu_type, needed_bytes, memory_bytes, largest_batch, .. } => {
-                refuse(Kind::Precondition, "BATCH_DOES_NOT_FIT")
-                    .with("gpu_type", gpu_type)
-                    .with("needed_bytes", needed_bytes)
-                    .with("memory_bytes", memory_bytes)
-                    .with("largest_batch", largest_batch)
-            }
+            Error::BatchDoesNotFit {
+                gpu_type,
+                needed_bytes,
+                memory_bytes,
+                largest_batch,
+                ..
+            } => refuse(Kind::Precondition, "BATCH_DOES_NOT_FIT")
+                .with("gpu_type", gpu_type)
+                .with("needed_bytes", needed_bytes)
+                .with("memory_bytes", memory_bytes)
+                .with("largest_batch", largest_batch),
             Error::NoDeviceFits(_) => refuse(Kind::Precondition, "NO_DEVICE_FITS"),
             Error::CostCapReached(cap) => {
                 refuse(Kind::Precondition, "COST_CAP_REACHED").with("cost_cap_micros", cap.micros())

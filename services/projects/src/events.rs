@@ -51,7 +51,9 @@ pub async fn on_fact(projects: Projects, tx: Tx, told: Arc<Told>) -> Result<(), 
 
 async fn on_job_leased(projects: &Projects, tx: &Tx, told: &Told) -> Result<(), Error> {
     let fact = decode::<JobLeased>(told)?;
-    projects.on_leased(tx, run_id(&fact.run_id)?, Leased { fence: fact.fence }).await
+    projects
+        .on_leased(tx, run_id(&fact.run_id)?, Leased { fence: fact.fence })
+        .await
 }
 
 async fn on_job_requeued(projects: &Projects, tx: &Tx, told: &Told) -> Result<(), Error> {
@@ -60,18 +62,25 @@ async fn on_job_requeued(projects: &Projects, tx: &Tx, told: &Told) -> Result<()
         "drained" => QueueCause::Drained,
         _ => QueueCause::WorkerLost,
     };
-    let lease = Requeued { fence: fact.fence, cause };
+    let lease = Requeued {
+        fence: fact.fence,
+        cause,
+    };
     projects.on_requeued(tx, run_id(&fact.run_id)?, lease).await
 }
 
 async fn on_hold_exhausted(projects: &Projects, tx: &Tx, told: &Told) -> Result<(), Error> {
     let fact = decode::<HoldExhausted>(told)?;
-    projects.on_exhausted(tx, run_id(&fact.run_id)?, &fact.cause).await
+    projects
+        .on_exhausted(tx, run_id(&fact.run_id)?, &fact.cause)
+        .await
 }
 
 /// Notes which runs wait for credit; their money is held outside this transaction, by a task.
 async fn on_credit_added(projects: &Projects, tx: &Tx, told: &Told) -> Result<(), Error> {
-    let Some(workspace) = told.workspace else { return Ok(()) };
+    let Some(workspace) = told.workspace else {
+        return Ok(());
+    };
     if store::ask_resumptions(tx, workspace).await? > 0 {
         projects.credit.notify_one();
     }
@@ -88,9 +97,12 @@ fn run_id(text: &str) -> Result<Id<RunId>, Error> {
 
 /// Tells that a project exists.
 pub async fn tell_project(tx: &Tx, project: &Project) -> Result<(), Error> {
-    let fact =
-        ProjectCreated { project_id: project.id.to_string(), name: project.name.clone() };
-    tx.tell(Some(project.workspace_id), project.id, &fact).await?;
+    let fact = ProjectCreated {
+        project_id: project.id.to_string(),
+        name: project.name.clone(),
+    };
+    tx.tell(Some(project.workspace_id), project.id, &fact)
+        .await?;
     Ok(())
 }
 
@@ -113,8 +125,13 @@ pub async fn tell(tx: &Tx, run: &Run, fact: &Fact) -> Result<(), Error> {
             tx.tell(workspace, run.id, &fact).await
         }
         Fact::Started => {
-            let attempt = run.attempt.as_ref().expect("invariant: a started run has an attempt");
-            let resumed_from = attempt.resumed_from.map(|checkpoint| checkpoint.to_string());
+            let attempt = run
+                .attempt
+                .as_ref()
+                .expect("invariant: a started run has an attempt");
+            let resumed_from = attempt
+                .resumed_from
+                .map(|checkpoint| checkpoint.to_string());
             let fact = RunStarted {
                 run_id,
                 attempt_id: attempt.id.to_string(),
@@ -124,7 +141,11 @@ pub async fn tell(tx: &Tx, run: &Run, fact: &Fact) -> Result<(), Error> {
             };
             tx.tell(workspace, run.id, &fact).await
         }
-        Fact::Checkpointed { checkpoint_id, epoch, step } => {
+        Fact::Checkpointed {
+            checkpoint_id,
+            epoch,
+            step,
+        } => {
             let fact = RunCheckpointed {
                 run_id,
                 checkpoint_id: checkpoint_id.to_string(),
@@ -135,29 +156,58 @@ pub async fn tell(tx: &Tx, run: &Run, fact: &Fact) -> Result<(), Error> {
             };
             tx.tell(workspace, run.id, &fact).await
         }
-        Fact::CancelRequested => tx.tell(workspace, run.id, &RunCancelRequested { run_id }).await,
+        Fact::CancelRequested => {
+            tx.tell(workspace, run.id, &RunCancelRequested { run_id })
+                .await
+        }
         Fact::PauseRequested(cause) => {
-            let fact = RunPauseRequested { run_id, cause: cause.clone() };
+            let fact = RunPauseRequested {
+                run_id,
+                cause: cause.clone(),
+            };
             tx.tell(workspace, run.id, &fact).await
         }
         Fact::Paused => {
-            let fact = RunPaused { run_id, cause: run.cause.clone(), committed };
+            let fact = RunPaused {
+                run_id,
+                cause: run.cause.clone(),
+                committed,
+            };
             tx.tell(workspace, run.id, &fact).await
         }
         Fact::Completed => {
-            let model_id = run.model_id.map(|model| model.to_string()).unwrap_or_default();
+            let model_id = run
+                .model_id
+                .map(|model| model.to_string())
+                .unwrap_or_default();
             let metrics = run.metrics.clone().into_iter().collect();
-            let fact = RunCompleted { run_id, model_id, committed, metrics };
+            let fact = RunCompleted {
+                run_id,
+                model_id,
+                committed,
+                metrics,
+            };
             tx.tell(workspace, run.id, &fact).await
         }
-        Fact::Cancelled => tx.tell(workspace, run.id, &RunCancelled { run_id, committed }).await,
+        Fact::Cancelled => {
+            tx.tell(workspace, run.id, &RunCancelled { run_id, committed })
+                .await
+        }
         Fact::Failed => {
-            let fact = RunFailed { run_id, cause: run.cause.clone(), committed };
+            let fact = RunFailed {
+                run_id,
+                cause: run.cause.clone(),
+                committed,
+            };
             tx.tell(workspace, run.id, &fact).await
         }
         Fact::ModelCreated(model) => {
             let architecture = run.spec.model.clone();
-            let fact = ModelCreated { model_id: model.to_string(), run_id, architecture };
+            let fact = ModelCreated {
+                model_id: model.to_string(),
+                run_id,
+                architecture,
+            };
             tx.tell(workspace, model, &fact).await
         }
     };

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use kit::id::{self, Id};
 use kit::time::Timestamp;
+use prost::Message;
 use proto::fovea::runs::v1::FollowRunResponse;
 use proto::fovea::runs::v1::follow_run_response::Content;
 use proto::fovea::telemetry::v1::Progress;
-use prost::Message;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -48,7 +48,13 @@ pub async fn follow(
         return Err(Error::field("cursor", rule));
     }
     let (pieces, receiver) = mpsc::channel(PIECES_MAX);
-    let follower = Follower { projects: projects.clone(), id, cursor, pieces, progress: vec![] };
+    let follower = Follower {
+        projects: projects.clone(),
+        id,
+        cursor,
+        pieces,
+        progress: vec![],
+    };
     tokio::spawn(follower.run(stop));
     Ok(receiver)
 }
@@ -141,9 +147,20 @@ impl Follower {
             .into_iter()
             .filter(|reading| superseded.keeps(reading.fence, reading.step));
         batch.extend(current.map(|it| (it.position, Content::Metrics(metric_batch(it)))));
-        batch.extend(hosts.into_iter().map(|it| (it.position, Content::Sample(host_sample(it)))));
-        batch.extend(lines.into_iter().map(|it| (it.position, Content::Log(line_message(it)))));
-        Ok((batch, complete_metrics.min(complete_hosts).min(complete_lines)))
+        batch.extend(
+            hosts
+                .into_iter()
+                .map(|it| (it.position, Content::Sample(host_sample(it)))),
+        );
+        batch.extend(
+            lines
+                .into_iter()
+                .map(|it| (it.position, Content::Log(line_message(it)))),
+        );
+        Ok((
+            batch,
+            complete_metrics.min(complete_hosts).min(complete_lines),
+        ))
     }
 
     async fn send_progress(&mut self, run: &Run) -> Result<(), Gone> {
@@ -167,7 +184,10 @@ impl Follower {
     }
 
     async fn send(&self, cursor: i64, content: Content) -> Result<(), Gone> {
-        let piece = FollowRunResponse { cursor, content: Some(content) };
+        let piece = FollowRunResponse {
+            cursor,
+            content: Some(content),
+        };
         self.pieces.send(Ok(piece)).await.map_err(|_| Gone)
     }
 }

@@ -24,10 +24,16 @@ impl Instruments {
     /// Makes the instruments.
     pub fn new(meter: &Meter) -> Self {
         let counter = |name: &'static str, description: &'static str| {
-            meter.u64_counter(name).with_description(description).build()
+            meter
+                .u64_counter(name)
+                .with_description(description)
+                .build()
         };
         Self {
-            started: counter("fovea.runs.started", "runs that were queued for the first time"),
+            started: counter(
+                "fovea.runs.started",
+                "runs that were queued for the first time",
+            ),
             ended: counter("fovea.runs.ended", "runs that ended, by state"),
             committed: meter
                 .f64_counter("fovea.runs.committed")
@@ -38,7 +44,10 @@ impl Instruments {
             stale: counter("fovea.runs.fences.stale", "calls refused for a stale fence"),
             points: counter("fovea.runs.telemetry.points", "values of metrics stored"),
             lines: counter("fovea.runs.telemetry.lines", "lines of logs stored"),
-            dropped: counter("fovea.runs.telemetry.dropped", "telemetry dropped, by reason"),
+            dropped: counter(
+                "fovea.runs.telemetry.dropped",
+                "telemetry dropped, by reason",
+            ),
             lag: meter
                 .f64_histogram("fovea.runs.telemetry.lag")
                 .with_unit("s")
@@ -60,7 +69,8 @@ impl Instruments {
 
     /// Counts a run that ended.
     pub fn ended(&self, run: &Run) {
-        self.ended.add(1, &[KeyValue::new("state", run.state.name())]);
+        self.ended
+            .add(1, &[KeyValue::new("state", run.state.name())]);
     }
 
     /// Counts committed compute.
@@ -88,7 +98,8 @@ impl Instruments {
     /// Counts telemetry that was dropped.
     pub fn dropped(&self, count: usize, reason: &'static str) {
         if count > 0 {
-            self.dropped.add(count as u64, &[KeyValue::new("reason", reason)]);
+            self.dropped
+                .add(count as u64, &[KeyValue::new("reason", reason)]);
         }
     }
 

@@ -56,7 +56,8 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
         async move {
             let store = projects.store.clone();
             let hear = |tx, told| events::on_fact(projects.clone(), tx, told);
-            bus.consume(&store, events::CONSUMER, events::filters(), hear, stop).await;
+            bus.consume(&store, events::CONSUMER, events::filters(), hear, stop)
+                .await;
             Ok(())
         }
     });
@@ -65,7 +66,8 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
         async move {
             let nouns = [METRICS, LOGS, SAMPLES, PROGRESS];
             let keep = |samples| projects.keep_telemetry(samples, &stop);
-            bus.keep_telemetry(TELEMETRY_CONSUMER, &nouns, keep, stop.clone()).await;
+            bus.keep_telemetry(TELEMETRY_CONSUMER, &nouns, keep, stop.clone())
+                .await;
             Ok(())
         }
     });

@@ -26,8 +26,7 @@ impl Projects {
         point_limit: usize,
     ) -> Result<Series, Error> {
         let mut series = self.series(run, names).await?;
-        let wants_system =
-            names.is_empty() || names.iter().any(|name| name.starts_with(SYSTEM));
+        let wants_system = names.is_empty() || names.iter().any(|name| name.starts_with(SYSTEM));
         if wants_system {
             series.extend(self.system_series(run, names).await?);
         }
@@ -54,7 +53,9 @@ impl Projects {
             }
         })
         .await?;
-        let series = points.into_iter().map(|(name, points)| (name, merge(points, &superseded)));
+        let series = points
+            .into_iter()
+            .map(|(name, points)| (name, merge(points, &superseded)));
         Ok(series.filter(|(_, values)| !values.is_empty()).collect())
     }
 
@@ -80,7 +81,11 @@ impl Projects {
     /// Returns what the attempts of a run have superseded.
     pub async fn superseded(&self, run: Id<id::Run>) -> Result<Superseded, Error> {
         let attempts = store::attempts(self.store.read(), run).await?;
-        Ok(Superseded::by(attempts.iter().map(|attempt| (attempt.fence, attempt.start_step))))
+        Ok(Superseded::by(
+            attempts
+                .iter()
+                .map(|attempt| (attempt.fence, attempt.start_step)),
+        ))
     }
 
     /// Sets runs side by side.
@@ -93,12 +98,7 @@ impl Projects {
     }
 
     /// Returns lines of a log above a sequence, in its order.
-    pub async fn log_page(
-        &self,
-        run: &Run,
-        after: i64,
-        limit: usize,
-    ) -> Result<Vec<Line>, Error> {
+    pub async fn log_page(&self, run: &Run, after: i64, limit: usize) -> Result<Vec<Line>, Error> {
         let sql = self.store.read();
         // The tail first: a line that becomes part of a segment meanwhile is then seen twice,
         // never not at all.
@@ -157,7 +157,9 @@ impl Projects {
             }
         }
         if segments.len() as i64 == SEGMENTS_AT_A_TIME {
-            let last = segments.last().map_or(i64::MAX, |segment| segment.first_position);
+            let last = segments
+                .last()
+                .map_or(i64::MAX, |segment| segment.first_position);
             complete = complete.min(last.max(after + 1));
         }
         Ok((lines.into_values().collect(), complete))
@@ -180,6 +182,9 @@ impl Projects {
         let start = segment.offset_of(after_sequence)?.min(end);
         let bytes = self.blobs.get_range(&key, start..end).await?;
         let lines = store::decode_lines(&bytes).map_err(broken)?;
-        Ok(lines.into_iter().filter(|line| line.sequence > after_sequence).collect())
+        Ok(lines
+            .into_iter()
+            .filter(|line| line.sequence > after_sequence)
+            .collect())
     }
 }

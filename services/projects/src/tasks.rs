@@ -19,7 +19,10 @@ pub async fn sweep(projects: Projects, stop: CancellationToken) {
     while !stop.is_cancelled() {
         if let Err(error) = sweep_once(&projects).await {
             let fault = Fault::from(error);
-            tracing::warn!(error = fault.chain(), "a sweep was cut off and will be repeated");
+            tracing::warn!(
+                error = fault.chain(),
+                "a sweep was cut off and will be repeated"
+            );
         }
         tokio::select! {
             () = stop.cancelled() => return,
@@ -32,7 +35,9 @@ pub async fn sweep(projects: Projects, stop: CancellationToken) {
 /// Sweeps once, in one process of the service at a time. One part that can't be done doesn't keep
 /// the others from being done.
 pub async fn sweep_once(projects: &Projects) -> Result<(), Error> {
-    let Some(_lock) = projects.store.try_lock(LOCK).await? else { return Ok(()) };
+    let Some(_lock) = projects.store.try_lock(LOCK).await? else {
+        return Ok(());
+    };
     let starts = recover_starts(projects).await;
     let resumptions = projects.resume_for_credit().await;
     let blobs = remove_blobs(projects).await;

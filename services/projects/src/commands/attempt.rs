@@ -92,11 +92,7 @@ pub struct FinishAttempt {
 
 impl Projects {
     /// Begins an attempt, from the newest checkpoint if there is one.
-    pub async fn begin_attempt(
-        &self,
-        id: Id<id::Run>,
-        beginning: Begin,
-    ) -> Result<Begun, Error> {
+    pub async fn begin_attempt(&self, id: Id<id::Run>, beginning: Begin) -> Result<Begun, Error> {
         let beginning = &beginning;
         let begun = self
             .store
@@ -108,7 +104,13 @@ impl Projects {
                     None => None,
                 };
                 let run = change_locked(&tx, locked, |run, now| {
-                    begin(run, beginning.clone(), resume.as_ref(), kind.as_deref(), now)
+                    begin(
+                        run,
+                        beginning.clone(),
+                        resume.as_ref(),
+                        kind.as_deref(),
+                        now,
+                    )
                 })
                 .await?;
                 let next_log_sequence = store::next_sequence(&tx, id).await?;
@@ -121,7 +123,14 @@ impl Projects {
         let run = changed.after;
         let resume_url = self.checkpoint_url(&run, resume_from.as_ref()).await?;
         let best_url = self.checkpoint_url(&run, best.as_ref()).await?;
-        Ok(Begun { run, resume_from, resume_url, best, best_url, next_log_sequence })
+        Ok(Begun {
+            run,
+            resume_from,
+            resume_url,
+            best,
+            best_url,
+            next_log_sequence,
+        })
     }
 
     async fn checkpoint_url(
@@ -129,7 +138,9 @@ impl Projects {
         run: &Run,
         checkpoint: Option<&Checkpoint>,
     ) -> Result<String, Error> {
-        let Some(checkpoint) = checkpoint else { return Ok(String::new()) };
+        let Some(checkpoint) = checkpoint else {
+            return Ok(String::new());
+        };
         let digest = parse_digest("digest", &checkpoint.digest)?;
         let key = self.blob_key(run.workspace_id, digest);
         let (ttl, now) = (self.config.worker_url_ttl, self.clock.now());
@@ -143,7 +154,9 @@ impl Projects {
         fence: i64,
         phase: Move,
     ) -> Result<(), Error> {
-        let changed = self.change(id, |run, _| report_phase(run, fence, phase).map(|()| vec![]));
+        let changed = self.change(id, |run, _| {
+            report_phase(run, fence, phase).map(|()| vec![])
+        });
         let changed = changed.await;
         self.count_stale(changed).map(drop)
     }
@@ -168,7 +181,9 @@ impl Projects {
             }),
             None => {
                 let (ttl, now) = (self.config.worker_url_ttl, self.clock.now());
-                Ok(SignedBlob::Put(self.blobs.sign_put(&key, size, ttl, now).await?))
+                Ok(SignedBlob::Put(
+                    self.blobs.sign_put(&key, size, ttl, now).await?,
+                ))
             }
         }
     }
@@ -182,13 +197,19 @@ impl Projects {
     ) -> Result<Id<id::Checkpoint>, Error> {
         let run = self.writing_run(id, command.fence).await?;
         let blob = (command.digest.as_str(), command.size_bytes);
-        self.check_stored(&run, "digest", "size_bytes", blob).await?;
+        self.check_stored(&run, "digest", "size_bytes", blob)
+            .await?;
         let command = &command;
         let recorded = self
             .store
             .write_with(Isolation::ReadCommitted, |tx| async move {
                 let locked = lock(&tx, id).await?;
-                let RecordCheckpoint { fence, step, ref digest, .. } = *command;
+                let RecordCheckpoint {
+                    fence,
+                    step,
+                    ref digest,
+                    ..
+                } = *command;
                 locked.run.writing_attempt(fence)?;
                 if let Some(known) = store::checkpoint_at(&tx, id, fence, step, digest).await? {
                     return Ok((known.id, None));
@@ -211,13 +232,17 @@ impl Projects {
         command: FinishAttempt,
     ) -> Result<Run, Error> {
         let ended = store::attempt(self.store.read(), id, command.fence).await?;
-        let is_repeated = ended.and_then(|attempt| attempt.outcome).is_some_and(|outcome| {
-            // A lost attempt was not ended by its worker, which must learn that it was too late.
-            outcome != Outcome::Lost
-        });
+        let is_repeated = ended
+            .and_then(|attempt| attempt.outcome)
+            .is_some_and(|outcome| {
+                // A lost attempt was not ended by its worker, which must learn that it was too late.
+                outcome != Outcome::Lost
+            });
         if is_repeated {
             let found = store::run(self.store.read(), id).await?;
-            return found.map(|locked| locked.run).ok_or_else(|| Error::no_run(id));
+            return found
+                .map(|locked| locked.run)
+                .ok_or_else(|| Error::no_run(id));
         }
         let run = self.writing_run(id, command.fence).await?;
         if command.outcome == Outcome::Completed {
@@ -261,18 +286,26 @@ impl Projects {
         let given = self.check_size(size_field, size_bytes)?;
         let hash = parse_digest(digest_field, digest)?;
         self.touch(run, [digest]).await?;
-        match self.blobs.size(&self.blob_key(run.workspace_id, hash)).await? {
+        match self
+            .blobs
+            .size(&self.blob_key(run.workspace_id, hash))
+            .await?
+        {
             Some(found) if found == given => Ok(()),
-            Some(found) => {
-                Err(Error::BlobSizeDiffers { digest: digest.to_owned(), given, found })
-            }
+            Some(found) => Err(Error::BlobSizeDiffers {
+                digest: digest.to_owned(),
+                given,
+                found,
+            }),
             None => Err(Error::BlobMissing(digest.to_owned())),
         }
     }
 
     fn check_size(&self, field: &str, size_bytes: i64) -> Result<u64, Error> {
         let max = self.config.blob_size_max;
-        let size = u64::try_from(size_bytes).ok().filter(|size| (1..=max).contains(size));
+        let size = u64::try_from(size_bytes)
+            .ok()
+            .filter(|size| (1..=max).contains(size));
         size.ok_or_else(|| Error::field(field, format!("is 1 to {max}")))
     }
 
@@ -354,8 +387,14 @@ async fn finish_locked(
     };
     let changed = change_locked(tx, locked, |run, now| finish(run, &change, now)).await?;
     let run = &changed.after;
-    let Some(model_id) = run.model_id else { return Ok(changed) };
-    let metrics = if command.metrics.is_empty() { &run.metrics } else { &command.metrics };
+    let Some(model_id) = run.model_id else {
+        return Ok(changed);
+    };
+    let metrics = if command.metrics.is_empty() {
+        &run.metrics
+    } else {
+        &command.metrics
+    };
     let model = Model {
         id: model_id,
         workspace_id: run.workspace_id,

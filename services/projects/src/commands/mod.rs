@@ -111,7 +111,12 @@ impl Projects {
 
     /// Tells followers and instruments of a change that has committed.
     fn committed(&self, changed: &Changed) {
-        let Changed { before, before_committed, lost_before, after } = changed;
+        let Changed {
+            before,
+            before_committed,
+            lost_before,
+            after,
+        } = changed;
         self.changes.notify(after.id);
         if after.state.is_final() && !before.is_final() {
             self.instruments.ended(after);
@@ -130,7 +135,9 @@ impl Projects {
 
 /// Takes a run for a change.
 pub(crate) async fn lock(tx: &Tx, id: Id<id::Run>) -> Result<Locked, Error> {
-    store::lock_run(tx, id, 1).await?.ok_or_else(|| Error::no_run(id))
+    store::lock_run(tx, id, 1)
+        .await?
+        .ok_or_else(|| Error::no_run(id))
 }
 
 /// A run after a change, and what instruments want to know of it before.
@@ -146,7 +153,9 @@ pub(crate) async fn change_locked<F>(tx: &Tx, locked: Locked, decide: F) -> Resu
 where
     F: FnOnce(&mut Run, Timestamp) -> Result<Vec<Fact>, Error>,
 {
-    let Locked { mut run, position, .. } = locked;
+    let Locked {
+        mut run, position, ..
+    } = locked;
     let before = run.clone();
     let facts = decide(&mut run, tx.now())?;
     if run != before || !facts.is_empty() {
@@ -166,7 +175,9 @@ where
 /// Counts the lost ones among the attempts that a loaded run knows.
 fn lost_attempts(run: &Run) -> usize {
     let known = run.replaced.iter().chain(&run.attempt);
-    known.filter(|attempt| attempt.outcome == Some(Outcome::Lost)).count()
+    known
+        .filter(|attempt| attempt.outcome == Some(Outcome::Lost))
+        .count()
 }
 
 /// Reads a digest as workers write it: 64 lower-case hexadecimal digits.

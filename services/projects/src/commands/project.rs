@@ -49,7 +49,10 @@ pub(super) async fn project_for_run(
 ) -> Result<Project, Error> {
     if let Some(id) = id {
         let found = store::project(tx, workspace, id).await?;
-        return found.ok_or_else(|| Error::NotFound { what: "project", id: id.to_string() });
+        return found.ok_or_else(|| Error::NotFound {
+            what: "project",
+            id: id.to_string(),
+        });
     }
     let description = "Runs that were started without naming a project.".to_owned();
     let project = new_project(tx, workspace, DEFAULT_PROJECT.to_owned(), description);
@@ -58,7 +61,10 @@ pub(super) async fn project_for_run(
         return Ok(project);
     }
     let found = store::default_project(tx, workspace).await?;
-    found.ok_or_else(|| Error::NotFound { what: "project", id: DEFAULT_PROJECT.to_owned() })
+    found.ok_or_else(|| Error::NotFound {
+        what: "project",
+        id: DEFAULT_PROJECT.to_owned(),
+    })
 }
 
 fn new_project(
@@ -69,5 +75,12 @@ fn new_project(
 ) -> Project {
     let created_at = tx.now();
     let id = Id::new(created_at);
-    Project { id, workspace_id, name, description, created_at, run_count: 0 }
+    Project {
+        id,
+        workspace_id,
+        name,
+        description,
+        created_at,
+        run_count: 0,
+    }
 }

@@ -89,8 +89,18 @@ impl Projects {
     }
 
     async fn version(&self, caller: &Caller, id: Id<id::Version>) -> Result<Version, Error> {
-        let request = act_for(caller, GetVersionRequest { version_id: id.to_string() });
-        let answer = self.datasets.clone().get_version(request).await.map_err(Fault::from)?;
+        let request = act_for(
+            caller,
+            GetVersionRequest {
+                version_id: id.to_string(),
+            },
+        );
+        let answer = self
+            .datasets
+            .clone()
+            .get_version(request)
+            .await
+            .map_err(Fault::from)?;
         let version = answer.into_inner().version;
         version.ok_or_else(|| Error::field("version_id", "names a version that can be trained on"))
     }
@@ -102,9 +112,17 @@ impl Projects {
             gpu_type: start.gpu_type.clone(),
         };
         let request = act_for(caller, request);
-        let answer = self.jobs.clone().estimate_run(request).await.map_err(Fault::from)?;
+        let answer = self
+            .jobs
+            .clone()
+            .estimate_run(request)
+            .await
+            .map_err(Fault::from)?;
         let devices = answer.into_inner().devices;
-        let devices = devices.into_iter().map(device).collect::<Result<Vec<_>, _>>()?;
+        let devices = devices
+            .into_iter()
+            .map(device)
+            .collect::<Result<Vec<_>, _>>()?;
         choose_device(&devices, &start.gpu_type, start.spec.batch)
     }
 
@@ -231,7 +249,11 @@ impl Projects {
     /// Holds a run's money, which is harmless where it is held already. A cap that isn't zero
     /// raises the one it had.
     pub(super) async fn hold(&self, run: &Run, cost_cap: Amount) -> Result<(), Fault> {
-        let cap = if cost_cap.is_zero() { run.effective_cap() } else { cost_cap };
+        let cap = if cost_cap.is_zero() {
+            run.effective_cap()
+        } else {
+            cost_cap
+        };
         let request = HoldRequest {
             workspace_id: run.workspace_id.to_string(),
             run_id: run.id.to_string(),
@@ -267,7 +289,11 @@ fn check(start: &StartRun) -> Result<(), Error> {
     }
     let length = start.idempotency_key.chars().count();
     if length > KEY_LENGTH_MAX {
-        return Err(kit::store::Error::KeyTooLong { max: KEY_LENGTH_MAX, length }.into());
+        return Err(kit::store::Error::KeyTooLong {
+            max: KEY_LENGTH_MAX,
+            length,
+        }
+        .into());
     }
     Ok(())
 }
@@ -277,7 +303,11 @@ fn check(start: &StartRun) -> Result<(), Error> {
 fn hold_amount(device: &Device, cost_cap: Amount) -> Amount {
     let least = Amount::from_micros(i64::from(device.price > PricePerHour::ZERO));
     let high = Amount::from_micros(device.estimate.cost_high_micros).max(least);
-    if cost_cap.is_zero() { high } else { high.min(cost_cap) }
+    if cost_cap.is_zero() {
+        high
+    } else {
+        high.min(cost_cap)
+    }
 }
 
 /// Tells whether trying again can't help.

@@ -45,7 +45,9 @@ impl Projects {
     pub(crate) async fn resume_for_credit(&self) -> Result<usize, Error> {
         let mut resumed = 0;
         for id in store::resumptions(self.store.read(), RESUMPTIONS_MAX).await? {
-            let Some(locked) = store::run(self.store.read(), id).await? else { continue };
+            let Some(locked) = store::run(self.store.read(), id).await? else {
+                continue;
+            };
             let run = locked.run;
             let waits = run.state == State::Paused && run.cause == "balance";
             if waits {

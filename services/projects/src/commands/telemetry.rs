@@ -79,10 +79,15 @@ impl Projects {
             .store
             .write_with(Isolation::ReadCommitted, |tx| async move {
                 let new = store::first_seen(&tx, samples).await?;
-                let new: Vec<_> =
-                    samples.iter().filter(|sample| new.contains(&sample.sequence)).collect();
+                let new: Vec<_> = samples
+                    .iter()
+                    .filter(|sample| new.contains(&sample.sequence))
+                    .collect();
                 let Some(locked) = store::lock_run(&tx, id, new.len() as i64).await? else {
-                    return Ok(Stored { dropped: vec![(new.len(), "run")], ..Stored::default() });
+                    return Ok(Stored {
+                        dropped: vec![(new.len(), "run")],
+                        ..Stored::default()
+                    });
                 };
                 keep_locked(&tx, locked, &new).await
             })
@@ -91,7 +96,9 @@ impl Projects {
             self.instruments.dropped(*count, reason);
         }
         if let Some(progress) = &stored.progress {
-            self.cache.set(&progress_key(id), progress, PROGRESS_TTL).await;
+            self.cache
+                .set(&progress_key(id), progress, PROGRESS_TTL)
+                .await;
         }
         if let Some(at) = stored.newest {
             let lag = self.clock.now().since(at).as_secs_f64();
@@ -111,10 +118,14 @@ impl Projects {
         if tail.length < size && tail.line_count < SEGMENT_LINES_MAX {
             return Ok(());
         }
-        let Some(locked) = store::run(self.store.read(), id).await? else { return Ok(()) };
+        let Some(locked) = store::run(self.store.read(), id).await? else {
+            return Ok(());
+        };
         let lines =
             store::lines_after_sequence(self.store.read(), id, i64::MIN, SEGMENT_LINES_MAX).await?;
-        let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return Ok(()) };
+        let (Some(first), Some(last)) = (lines.first(), lines.last()) else {
+            return Ok(());
+        };
         let (bytes, offsets) = store::encode_lines(&lines);
         let workspace = locked.run.workspace_id;
         let digest = blake3::hash(&bytes).to_hex().to_string();
@@ -163,7 +174,9 @@ struct Stored {
 }
 
 async fn keep_locked(tx: &Tx, locked: Locked, samples: &[&Sample]) -> Result<Stored, Error> {
-    let Locked { mut run, position, .. } = locked;
+    let Locked {
+        mut run, position, ..
+    } = locked;
     let mut next = position - samples.len() as i64;
     let mut stored = Stored::default();
     let (mut metrics, mut hosts, mut lines) = (Vec::new(), Vec::new(), Vec::new());
@@ -263,7 +276,14 @@ fn reading(batch: MetricBatch, position: i64, stored_at: Timestamp) -> Reading {
 fn host_reading(host: &HostSample, position: i64, stored_at: Timestamp) -> Reading {
     let values: Metrics = sample_values(host);
     let at = instant_or(host.at, stored_at);
-    Reading { position, fence: host.fence, at, epoch: 0, step: 0, values }
+    Reading {
+        position,
+        fence: host.fence,
+        at,
+        epoch: 0,
+        step: 0,
+        values,
+    }
 }
 
 fn line(entry: LogEntry, position: i64, stored_at: Timestamp) -> Line {
@@ -278,5 +298,11 @@ fn line(entry: LogEntry, position: i64, stored_at: Timestamp) -> Line {
         level @ ("warn" | "error") => level.to_owned(),
         _ => "info".to_owned(),
     };
-    Line { sequence: entry.sequence, position, at: instant_or(entry.at, stored_at), level, message }
+    Line {
+        sequence: entry.sequence,
+        position,
+        at: instant_or(entry.at, stored_at),
+        level,
+        message,
+    }
 }

@@ -39,7 +39,9 @@ pub fn retired(checkpoints: &[Checkpoint]) -> Vec<&Checkpoint> {
     let best = newest_first.iter().find(|checkpoint| checkpoint.is_best);
     let best = best.map(|checkpoint| checkpoint.id);
     let older = newest_first.into_iter().skip(KEPT_NEWEST);
-    older.filter(|checkpoint| Some(checkpoint.id) != best).collect()
+    older
+        .filter(|checkpoint| Some(checkpoint.id) != best)
+        .collect()
 }
 
 #[cfg(test)]

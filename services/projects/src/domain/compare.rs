@@ -42,28 +42,45 @@ pub fn compare(runs: &[Run], series: &[BTreeMap<String, Values>]) -> Comparison 
         .into_iter()
         .map(|name| {
             let of_run = |of: &BTreeMap<String, String>| of.get(name).cloned().unwrap_or_default();
-            (name.clone(), settings.iter().map(of_run).collect::<Vec<_>>())
+            (
+                name.clone(),
+                settings.iter().map(of_run).collect::<Vec<_>>(),
+            )
         })
         .filter(|(_, values)| values.windows(2).any(|pair| pair[0] != pair[1]))
         .collect();
     let measured = series.iter().flat_map(BTreeMap::keys);
     let reported = runs.iter().flat_map(|run| run.metrics.keys());
     let names: BTreeSet<_> = measured.chain(reported).collect();
-    let metrics = names.into_iter().map(|name| summarise(name, runs, series)).collect();
-    Comparison { differences, metrics }
+    let metrics = names
+        .into_iter()
+        .map(|name| summarise(name, runs, series))
+        .collect();
+    Comparison {
+        differences,
+        metrics,
+    }
 }
 
 fn summarise(name: &str, runs: &[Run], series: &[BTreeMap<String, Values>]) -> MetricSummary {
     let higher_is_better = higher_is_better(name);
-    let mut summary =
-        MetricSummary { name: name.to_owned(), higher_is_better, best: vec![], last: vec![] };
+    let mut summary = MetricSummary {
+        name: name.to_owned(),
+        higher_is_better,
+        best: vec![],
+        last: vec![],
+    };
     for (run, series) in runs.iter().zip(series) {
         let values = series.get(name).map_or(&[][..], Vec::as_slice);
         let reported = run.metrics.get(name).copied();
         let last = reported.or(values.last().map(|(_, value)| *value));
         let all = values.iter().map(|(_, value)| *value).chain(reported);
         let best = all.filter(|value| value.is_finite()).reduce(|best, value| {
-            if higher_is_better { best.max(value) } else { best.min(value) }
+            if higher_is_better {
+                best.max(value)
+            } else {
+                best.min(value)
+            }
         });
         summary.best.push(best.unwrap_or(f64::NAN));
         summary.last.push(last.unwrap_or(f64::NAN));
@@ -83,7 +100,9 @@ fn settings(run: &Run) -> BTreeMap<String, String> {
         ("version_id", run.version_id.to_string()),
         ("gpu_type", run.gpu_type.clone()),
     ];
-    let fixed = fixed.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let fixed = fixed
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
     let arguments = spec.arguments.iter();
     let arguments = arguments.map(|(name, value)| (format!("arguments.{name}"), value.clone()));
     fixed.chain(arguments).collect()
@@ -103,18 +122,26 @@ mod tests {
         one.metrics.insert("metrics/mAP50(B)".into(), 0.7);
         let series = [
             BTreeMap::from([
-                ("train/box_loss".to_owned(), vec![(1, 2.0), (2, 0.5), (3, f64::NAN), (4, 0.9)]),
+                (
+                    "train/box_loss".to_owned(),
+                    vec![(1, 2.0), (2, 0.5), (3, f64::NAN), (4, 0.9)],
+                ),
                 ("metrics/mAP50(B)".to_owned(), vec![(1, 0.8), (2, 0.7)]),
             ]),
             BTreeMap::new(),
         ];
         let comparison = compare(&[one, two], &series);
         let differences = [
-            ("arguments.lr0".to_owned(), vec![String::new(), "0.02".into()]),
+            (
+                "arguments.lr0".to_owned(),
+                vec![String::new(), "0.02".into()],
+            ),
             ("batch".to_owned(), vec!["16".into(), "32".into()]),
         ];
         assert_eq!(comparison.differences, differences);
-        let [map, loss] = &comparison.metrics[..] else { panic!("{comparison:?}") };
+        let [map, loss] = &comparison.metrics[..] else {
+            panic!("{comparison:?}")
+        };
         assert_eq!((map.best[0], map.last[0]), (0.8, 0.7));
         assert_eq!((loss.best[0], loss.last[0]), (0.5, 0.9));
         assert!(map.higher_is_better && !loss.higher_is_better);

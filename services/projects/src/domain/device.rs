@@ -72,9 +72,18 @@ pub fn choose_device(devices: &[Device], gpu_type: &str, batch: i32) -> Result<D
     if let [only] = offered[..] {
         only.check(batch)?;
     }
-    let refusals = offered.iter().filter_map(|device| device.check(batch).err());
-    let reasons: Vec<_> = refusals.map(|error| error.to_string()).take(REMARKS_MAX).collect();
-    let reasons = if reasons.is_empty() { "none is offered".into() } else { reasons.join("; ") };
+    let refusals = offered
+        .iter()
+        .filter_map(|device| device.check(batch).err());
+    let reasons: Vec<_> = refusals
+        .map(|error| error.to_string())
+        .take(REMARKS_MAX)
+        .collect();
+    let reasons = if reasons.is_empty() {
+        "none is offered".into()
+    } else {
+        reasons.join("; ")
+    };
     Err(Error::NoDeviceFits(reasons))
 }
 
@@ -91,7 +100,10 @@ mod tests {
             needed_bytes: 2_000,
             memory_bytes: 1_000,
             largest_batch: 8,
-            estimate: Estimate { cost_likely_micros: cost, ..Estimate::default() },
+            estimate: Estimate {
+                cost_likely_micros: cost,
+                ..Estimate::default()
+            },
             price: PricePerHour::ZERO,
             remark: String::new(),
         }
@@ -103,14 +115,18 @@ mod tests {
         small.fits = false;
         let devices = [small, device("dear", 9), device("fair", 5)];
         assert_eq!(choose_device(&devices, "", 16).unwrap().gpu_type, "fair");
-        assert_eq!(choose_device(&devices, "dear", 16).unwrap().gpu_type, "dear");
+        assert_eq!(
+            choose_device(&devices, "dear", 16).unwrap().gpu_type,
+            "dear"
+        );
     }
 
     #[test]
     fn a_named_type_is_refused_for_the_first_rule_it_breaks() {
         let mut broken = device("h200", 1);
         (broken.is_offered, broken.is_allowed, broken.fits) = (false, false, false);
-        let refusal = |device: &Device| choose_device(&[device.clone()], "h200", 16).unwrap_err();
+        let refusal =
+            |device: &Device| choose_device(std::slice::from_ref(device), "h200", 16).unwrap_err();
         assert!(matches!(refusal(&broken), Error::GpuNotOffered(_)));
         broken.is_offered = true;
         assert!(matches!(refusal(&broken), Error::GpuNotInPlan(_)));
@@ -119,19 +135,34 @@ mod tests {
         for number in ["batch 16", "2000 bytes", "1000", "is 8"] {
             assert!(text.contains(number), "{text}");
         }
-        assert!(matches!(choose_device(&[], "b300", 1), Err(Error::GpuNotOffered(_))));
+        assert!(matches!(
+            choose_device(&[], "b300", 1),
+            Err(Error::GpuNotOffered(_))
+        ));
     }
 
     #[test]
     fn when_nothing_can_be_used_the_refusal_says_why() {
         let mut only = device("cpu", 1);
         only.fits = false;
-        let nowhere = Device { is_offered: false, ..device("b200", 1) };
+        let nowhere = Device {
+            is_offered: false,
+            ..device("b200", 1)
+        };
         let found = choose_device(&[only.clone(), nowhere.clone()], "", 16);
         assert!(matches!(found, Err(Error::BatchDoesNotFit { .. })));
-        let dear = Device { is_allowed: false, ..device("h200", 1) };
+        let dear = Device {
+            is_allowed: false,
+            ..device("h200", 1)
+        };
         let found = choose_device(&[only, dear], "", 16).unwrap_err();
-        assert!(matches!(&found, Error::NoDeviceFits(text) if text.contains("h200")), "{found}");
-        assert!(matches!(choose_device(&[nowhere], "", 1), Err(Error::NoDeviceFits(_))));
+        assert!(
+            matches!(&found, Error::NoDeviceFits(text) if text.contains("h200")),
+            "{found}"
+        );
+        assert!(matches!(
+            choose_device(&[nowhere], "", 1),
+            Err(Error::NoDeviceFits(_))
+        ));
     }
 }

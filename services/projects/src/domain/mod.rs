@@ -20,11 +20,11 @@ pub use checkpoint::{Checkpoint, retired};
 pub use compare::{Comparison, MetricSummary, compare, higher_is_better};
 pub use device::{Device, choose_device};
 pub use project::{DEFAULT_PROJECT, Project, check_name, check_text};
+pub(crate) use run::is_metric_name;
 pub use run::{
     Artifact, Attempt, Estimate, Fact, Metrics, Model, QueueCause, Run, TrainSpec, Wish,
     artifact_kinds,
 };
-pub(crate) use run::is_metric_name;
 pub use series::{Line, Point, Reading, Superseded, merge};
 pub use state::{Move, State, TABLE, next};
 pub use stop::{Recovery, StopKind, check_resume, exhausted, held, recover, refused, resume, stop};

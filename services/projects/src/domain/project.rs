@@ -33,7 +33,10 @@ pub fn check_name(field: &str, name: &str) -> Result<String, Error> {
     let name = name.trim();
     let length = name.chars().count();
     if length == 0 || length > NAME_MAX || name.chars().any(char::is_control) {
-        return Err(Error::field(field, format!("has 1 to {NAME_MAX} printable characters")));
+        return Err(Error::field(
+            field,
+            format!("has 1 to {NAME_MAX} printable characters"),
+        ));
     }
     Ok(name.to_owned())
 }
@@ -41,7 +44,10 @@ pub fn check_name(field: &str, name: &str) -> Result<String, Error> {
 /// Refuses a description that is too long.
 pub fn check_text(field: &str, text: &str) -> Result<(), Error> {
     if text.chars().count() > DESCRIPTION_MAX {
-        return Err(Error::field(field, format!("has at most {DESCRIPTION_MAX} characters")));
+        return Err(Error::field(
+            field,
+            format!("has at most {DESCRIPTION_MAX} characters"),
+        ));
     }
     Ok(())
 }
@@ -53,7 +59,13 @@ mod tests {
     #[test]
     fn a_name_is_one_line_of_1_to_100_characters() {
         assert_eq!(check_name("name", "  cells ").unwrap(), "cells");
-        assert_eq!(check_name("name", &"ä".repeat(100)).unwrap().chars().count(), 100);
+        assert_eq!(
+            check_name("name", &"ä".repeat(100))
+                .unwrap()
+                .chars()
+                .count(),
+            100
+        );
         for name in ["", "  ", "a\nb", &"x".repeat(101)] {
             assert!(check_name("name", name).is_err(), "{name:?}");
         }

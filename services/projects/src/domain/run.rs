@@ -49,7 +49,10 @@ impl TrainSpec {
     /// Checks what can be checked without knowing the models; the estimator knows the rest.
     pub fn check(&self) -> Result<(), Error> {
         if self.model.is_empty() || self.model.len() > 64 {
-            return Err(Error::field("spec.model", "names a model in 1 to 64 characters"));
+            return Err(Error::field(
+                "spec.model",
+                "names a model in 1 to 64 characters",
+            ));
         }
         in_range("spec.epochs", self.epochs, EPOCHS_MAX)?;
         in_range("spec.batch", self.batch, BATCH_MAX)?;
@@ -58,9 +61,16 @@ impl TrainSpec {
             return Err(Error::field("spec.image_size", "is a multiple of 32"));
         }
         if self.arguments.len() > ARGUMENTS_MAX {
-            return Err(Error::field("spec.arguments", format!("has at most {ARGUMENTS_MAX}")));
+            return Err(Error::field(
+                "spec.arguments",
+                format!("has at most {ARGUMENTS_MAX}"),
+            ));
         }
-        let longest = self.arguments.iter().map(|(name, value)| name.len().max(value.len())).max();
+        let longest = self
+            .arguments
+            .iter()
+            .map(|(name, value)| name.len().max(value.len()))
+            .max();
         if longest.is_some_and(|length| length > ARGUMENT_LENGTH_MAX) {
             let rule = format!("names and values have at most {ARGUMENT_LENGTH_MAX} bytes");
             return Err(Error::field("spec.arguments", rule));
@@ -307,26 +317,37 @@ pub enum Fact {
 impl Run {
     /// Returns the most it may cost in all.
     pub fn effective_cap(&self) -> Amount {
-        if self.cost_cap.is_zero() { self.hold } else { self.cost_cap }
+        if self.cost_cap.is_zero() {
+            self.hold
+        } else {
+            self.cost_cap
+        }
     }
 
     /// Takes new values of metrics; refuses what is no name or too many.
     pub fn learn_metrics(&mut self, metrics: &Metrics) -> Result<(), Error> {
         if metrics.len() > METRICS_MAX {
-            return Err(Error::field("metrics", format!("has at most {METRICS_MAX} values")));
+            return Err(Error::field(
+                "metrics",
+                format!("has at most {METRICS_MAX} values"),
+            ));
         }
         if let Some(name) = metrics.keys().find(|name| !is_metric_name(name)) {
             let rule = format!("'{name}' is no name: 1 to {METRIC_NAME_MAX} printable bytes");
             return Err(Error::field("metrics", rule));
         }
-        self.metrics.extend(metrics.iter().map(|(name, value)| (name.clone(), *value)));
+        self.metrics
+            .extend(metrics.iter().map(|(name, value)| (name.clone(), *value)));
         Ok(())
     }
 
     /// Refuses every fence that may write no more.
     pub(super) fn check_fence(&self, fence: i64) -> Result<(), Error> {
         if fence < self.fence || fence <= self.fence_closed {
-            return Err(Error::StaleFence { given: fence, newest: self.fence });
+            return Err(Error::StaleFence {
+                given: fence,
+                newest: self.fence,
+            });
         }
         Ok(())
     }
@@ -334,8 +355,12 @@ impl Run {
     /// Returns the open attempt with this fence, or why it may not write.
     pub fn writing_attempt(&self, fence: i64) -> Result<&Attempt, Error> {
         self.check_fence(fence)?;
-        let open = self.attempt.as_ref().filter(|attempt| attempt.outcome.is_none());
-        open.filter(|attempt| attempt.fence == fence).ok_or(Error::AttemptNotBegun(fence))
+        let open = self
+            .attempt
+            .as_ref()
+            .filter(|attempt| attempt.outcome.is_none());
+        open.filter(|attempt| attempt.fence == fence)
+            .ok_or(Error::AttemptNotBegun(fence))
     }
 
     /// Tells whether telemetry with this fence is of the newest attempt and not of a lost one.
@@ -417,7 +442,10 @@ pub(super) mod tests {
         assert!(refusal(|spec| spec.model.clear()).starts_with("spec.model"));
         assert!(refusal(|spec| spec.epochs = -1).starts_with("spec.epochs"));
         assert!(refusal(|spec| spec.batch = 100_000).starts_with("spec.batch"));
-        assert_eq!(refusal(|spec| spec.image_size = 100), "spec.image_size: is a multiple of 32");
+        assert_eq!(
+            refusal(|spec| spec.image_size = 100),
+            "spec.image_size: is a multiple of 32"
+        );
         assert!(
             refusal(|spec| drop(spec.arguments.insert("x".repeat(300), String::new())))
                 .starts_with("spec.arguments")

@@ -98,7 +98,12 @@ mod tests {
 
     fn points(fence: i64, steps: std::ops::RangeInclusive<i64>) -> Vec<Point> {
         steps
-            .map(|step| Point { step, fence, position: step, value: (fence * 100 + step) as f64 })
+            .map(|step| Point {
+                step,
+                fence,
+                position: step,
+                value: (fence * 100 + step) as f64,
+            })
             .collect()
     }
 
@@ -108,7 +113,10 @@ mod tests {
         let all = [points(1, 1..=8), points(3, 5..=6)].concat();
         let values = merge(all, &superseded);
         let expected = [101.0, 102.0, 103.0, 104.0, 305.0, 306.0];
-        assert_eq!(values.iter().map(|(_, value)| *value).collect::<Vec<_>>(), expected);
+        assert_eq!(
+            values.iter().map(|(_, value)| *value).collect::<Vec<_>>(),
+            expected
+        );
     }
 
     #[test]
@@ -128,7 +136,11 @@ mod tests {
     #[test]
     fn of_one_step_the_later_value_counts() {
         let mut all = points(1, 1..=1);
-        all.push(Point { position: 9, value: 7.0, ..all[0] });
+        all.push(Point {
+            position: 9,
+            value: 7.0,
+            ..all[0]
+        });
         assert_eq!(merge(all, &Superseded::by([(1, None)])), [(1, 7.0)]);
     }
 }

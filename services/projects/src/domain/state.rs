@@ -126,7 +126,9 @@ pub const TABLE: &[(State, Move, State)] = &[
 
 /// Returns where a step leads, or why it can't be taken.
 pub fn next(state: State, step: Move) -> Result<State, Error> {
-    let edge = TABLE.iter().find(|(from, by, _)| *from == state && *by == step);
+    let edge = TABLE
+        .iter()
+        .find(|(from, by, _)| *from == state && *by == step);
     match edge {
         Some((_, _, target)) => Ok(*target),
         None if state.is_final() => Err(Error::RunEnded(state)),
@@ -264,7 +266,13 @@ mod tests {
                     (Err(Error::RunEnded(found)), None) => {
                         assert!(state.is_final() && found == state, "{state} {step:?}");
                     }
-                    (Err(Error::WrongState { state: found, step: tried }), None) => {
+                    (
+                        Err(Error::WrongState {
+                            state: found,
+                            step: tried,
+                        }),
+                        None,
+                    ) => {
                         assert!(!state.is_final(), "{state} {step:?}");
                         assert_eq!((found, tried), (state, step));
                     }
@@ -278,9 +286,13 @@ mod tests {
     #[test]
     fn every_state_can_be_reached_and_only_final_ones_are_dead_ends() {
         for state in State::ALL {
-            let is_entered = TABLE.iter().any(|(from, _, to)| *to == state && *from != state);
+            let is_entered = TABLE
+                .iter()
+                .any(|(from, _, to)| *to == state && *from != state);
             assert_eq!(is_entered, state != Created, "{state}");
-            let is_left = TABLE.iter().any(|(from, _, to)| *from == state && *to != state);
+            let is_left = TABLE
+                .iter()
+                .any(|(from, _, to)| *from == state && *to != state);
             assert_eq!(is_left, !state.is_final(), "{state}");
             assert_eq!(state.name().parse(), Ok(state));
         }

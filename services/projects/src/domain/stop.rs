@@ -46,7 +46,11 @@ pub fn refused(run: &mut Run, cause: String, now: Timestamp) -> Result<Vec<Fact>
 /// With an idempotency key its caller can come back for it, so it is finished. Without one the
 /// caller saw an error and may have started another: training both would cost twice.
 pub fn recover(run: &Run) -> Recovery {
-    if run.idempotency_key.is_empty() { Recovery::Abandon } else { Recovery::Finish }
+    if run.idempotency_key.is_empty() {
+        Recovery::Abandon
+    } else {
+        Recovery::Finish
+    }
 }
 
 /// Stops a run: at once where no worker is at it, else by asking the worker.
@@ -107,7 +111,9 @@ fn ask_to_pause(run: &mut Run, cause: &str) -> Result<Vec<Fact>, Error> {
     if run.wish.is_some() {
         return Ok(Vec::new());
     }
-    run.wish = Some(Wish::Pause { cause: cause.to_owned() });
+    run.wish = Some(Wish::Pause {
+        cause: cause.to_owned(),
+    });
     Ok(vec![Fact::PauseRequested(cause.to_owned())])
 }
 
@@ -146,7 +152,10 @@ mod tests {
                 state if state.is_active() => {
                     assert_eq!(outcome.unwrap(), [Fact::CancelRequested]);
                     assert_eq!(run.state, state);
-                    assert_eq!(stop(&mut run, StopKind::Cancel, Timestamp::EPOCH).unwrap(), []);
+                    assert_eq!(
+                        stop(&mut run, StopKind::Cancel, Timestamp::EPOCH).unwrap(),
+                        []
+                    );
                 }
                 _ => {
                     assert_eq!(outcome.unwrap(), [Fact::Cancelled], "{state}");
@@ -181,7 +190,10 @@ mod tests {
     fn ending_outranks_pausing() {
         let mut run = in_state(State::Training);
         stop(&mut run, StopKind::Cancel, Timestamp::EPOCH).unwrap();
-        assert_eq!(stop(&mut run, StopKind::Pause, Timestamp::EPOCH).unwrap(), []);
+        assert_eq!(
+            stop(&mut run, StopKind::Pause, Timestamp::EPOCH).unwrap(),
+            []
+        );
         assert_eq!(run.wish, Some(Wish::Cancel));
         let mut run = in_state(State::Training);
         stop(&mut run, StopKind::Pause, Timestamp::EPOCH).unwrap();
@@ -193,21 +205,39 @@ mod tests {
     fn an_empty_balance_pauses_and_a_reached_cap_stays_paused() {
         let mut run = in_state(State::Queued);
         assert_eq!(exhausted(&mut run, "balance").unwrap(), [Fact::Paused]);
-        assert_eq!(resume(&mut run, Amount::ZERO).unwrap(), [Fact::Queued(QueueCause::Resume)]);
+        assert_eq!(
+            resume(&mut run, Amount::ZERO).unwrap(),
+            [Fact::Queued(QueueCause::Resume)]
+        );
         let mut run = in_state(State::Training);
-        assert_eq!(exhausted(&mut run, "cap").unwrap(), [Fact::PauseRequested("cap".into())]);
+        assert_eq!(
+            exhausted(&mut run, "cap").unwrap(),
+            [Fact::PauseRequested("cap".into())]
+        );
         assert_eq!(exhausted(&mut run, "cap").unwrap(), []);
         let mut run = in_state(State::Completed);
         assert_eq!(exhausted(&mut run, "cap").unwrap(), []);
         let mut run = in_state(State::Paused);
         run.cause = "cap".into();
-        assert!(matches!(resume(&mut run, Amount::ZERO), Err(Error::CostCapReached(_))));
+        assert!(matches!(
+            resume(&mut run, Amount::ZERO),
+            Err(Error::CostCapReached(_))
+        ));
         assert_eq!(run.state, State::Paused);
-        assert!(matches!(resume(&mut run, run_cap(-1)), Err(Error::Field { .. })));
-        assert!(matches!(resume(&mut run, run_cap(0)), Err(Error::CostCapReached(_))));
+        assert!(matches!(
+            resume(&mut run, run_cap(-1)),
+            Err(Error::Field { .. })
+        ));
+        assert!(matches!(
+            resume(&mut run, run_cap(0)),
+            Err(Error::CostCapReached(_))
+        ));
         resume(&mut run, run_cap(1)).unwrap();
         assert_eq!((run.state, run.cost_cap), (State::Queued, run_cap(1)));
-        assert!(matches!(resume(&mut run, Amount::ZERO), Err(Error::WrongState { .. })));
+        assert!(matches!(
+            resume(&mut run, Amount::ZERO),
+            Err(Error::WrongState { .. })
+        ));
     }
 
     #[test]

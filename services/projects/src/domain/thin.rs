@@ -7,7 +7,9 @@
 
 /// Returns at most `limit` of the points, which have rising steps.
 pub fn thin(points: &[(i64, f64)], limit: usize) -> Vec<(i64, f64)> {
-    let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return Vec::new();
+    };
     if points.len() <= limit {
         return points.to_vec();
     }
@@ -44,11 +46,16 @@ fn choose(bucket: &[(i64, f64)], anchor: (i64, f64), ahead: (f64, f64)) -> (i64,
     if let Some(odd) = bucket.iter().find(|(_, value)| !value.is_finite()) {
         return *odd;
     }
-    let (x, y) = (anchor.0 as f64, if anchor.1.is_finite() { anchor.1 } else { 0.0 });
+    let (x, y) = (
+        anchor.0 as f64,
+        if anchor.1.is_finite() { anchor.1 } else { 0.0 },
+    );
     let area = |point: &(i64, f64)| {
         ((x - ahead.0) * (point.1 - y) - (x - point.0 as f64) * (ahead.1 - y)).abs()
     };
-    let largest = bucket.iter().max_by(|left, right| area(left).total_cmp(&area(right)));
+    let largest = bucket
+        .iter()
+        .max_by(|left, right| area(left).total_cmp(&area(right)));
     *largest.expect("invariant: there are more points than buckets, none is empty")
 }
 
@@ -56,9 +63,19 @@ fn choose(bucket: &[(i64, f64)], anchor: (i64, f64), ahead: (f64, f64)) -> (i64,
 fn middle(points: &[(i64, f64)]) -> (f64, f64) {
     let count = points.len() as f64;
     let step = points.iter().map(|(step, _)| *step as f64).sum::<f64>() / count;
-    let finite = points.iter().map(|(_, value)| *value).filter(|value| value.is_finite());
+    let finite = points
+        .iter()
+        .map(|(_, value)| *value)
+        .filter(|value| value.is_finite());
     let (sum, finite_count) = finite.fold((0.0, 0.0), |(sum, n), value| (sum + value, n + 1.0));
-    (step, if finite_count > 0.0 { sum / finite_count } else { 0.0 })
+    (
+        step,
+        if finite_count > 0.0 {
+            sum / finite_count
+        } else {
+            0.0
+        },
+    )
 }
 
 #[cfg(test)]
@@ -66,7 +83,9 @@ mod tests {
     use super::*;
 
     fn wave(count: i64) -> Vec<(i64, f64)> {
-        (0..count).map(|step| (step, (step as f64 / 50.0).sin())).collect()
+        (0..count)
+            .map(|step| (step, (step as f64 / 50.0).sin()))
+            .collect()
     }
 
     #[test]
@@ -104,7 +123,10 @@ mod tests {
         points[4_000].1 = f64::NAN;
         points[100].1 = f64::INFINITY;
         let kept = thin(&points, 50);
-        assert!(kept.iter().any(|(step, value)| *step == 4_000 && value.is_nan()));
+        assert!(
+            kept.iter()
+                .any(|(step, value)| *step == 4_000 && value.is_nan())
+        );
         assert!(kept.contains(&(100, f64::INFINITY)));
         assert_eq!(kept.len(), 50);
     }

@@ -64,7 +64,10 @@ fn page_size(asked: i32) -> Result<i64, Error> {
     match asked {
         0 => Ok(i64::from(PAGE_SIZE_DEFAULT)),
         1..=PAGE_SIZE_MAX => Ok(i64::from(asked)),
-        _ => Err(Error::field("page_size", format!("is 0 to {PAGE_SIZE_MAX}, not {asked}"))),
+        _ => Err(Error::field(
+            "page_size",
+            format!("is 0 to {PAGE_SIZE_MAX}, not {asked}"),
+        )),
     }
 }
 
@@ -74,12 +77,18 @@ fn page_after<E: Entity>(token: &str) -> Result<Option<Id<E>>, Error> {
         return Ok(None);
     }
     let digits = token.as_bytes().chunks(2).map(|pair| {
-        let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
+        let pair = std::str::from_utf8(pair)
+            .ok()
+            .filter(|pair| pair.len() == 2)?;
         u8::from_str_radix(pair, 16).ok()
     });
-    let bytes = digits.collect::<Option<Vec<u8>>>().and_then(|bytes| bytes.try_into().ok());
+    let bytes = digits
+        .collect::<Option<Vec<u8>>>()
+        .and_then(|bytes| bytes.try_into().ok());
     let refuse = || Error::field("page_token", "is one that a page before brought");
-    bytes.map(|bytes| Some(Id::from_bytes(bytes))).ok_or_else(refuse)
+    bytes
+        .map(|bytes| Some(Id::from_bytes(bytes)))
+        .ok_or_else(refuse)
 }
 
 /// Cuts one thing too many off a page and returns the token of the next.
@@ -89,7 +98,10 @@ fn page_cut<T, E: Entity>(page: &mut Vec<T>, size: i64, id: impl Fn(&T) -> Id<E>
         return String::new();
     }
     page.truncate(size);
-    let last = page.last().map(|last| *id(last).as_bytes()).unwrap_or_default();
+    let last = page
+        .last()
+        .map(|last| *id(last).as_bytes())
+        .unwrap_or_default();
     last.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -108,7 +120,14 @@ mod tests {
         assert_eq!(page_after(&token).unwrap(), Some(ids[2]));
         assert_eq!(page_cut(&mut page, 3, |id| *id), "");
         assert_eq!(page_after::<id::Run>("").unwrap(), None);
-        for bad in ["x", "zz", "00", &token[1..], &format!("{token}00"), "ä".repeat(16).as_str()] {
+        for bad in [
+            "x",
+            "zz",
+            "00",
+            &token[1..],
+            &format!("{token}00"),
+            "ä".repeat(16).as_str(),
+        ] {
             assert!(page_after::<id::Run>(bad).is_err(), "{bad}");
         }
     }

@@ -27,9 +27,13 @@ impl ProjectService for Server {
         let (workspace, request) = open(request, Role::Viewer)?;
         let id = Id::parse_field("project_id", &request.project_id)?;
         let found = store::project(self.projects.store.read(), workspace, id).await?;
-        let project =
-            found.ok_or_else(|| Error::NotFound { what: "project", id: request.project_id })?;
-        answer(GetProjectResponse { project: Some(project_message(project)) })
+        let project = found.ok_or_else(|| Error::NotFound {
+            what: "project",
+            id: request.project_id,
+        })?;
+        answer(GetProjectResponse {
+            project: Some(project_message(project)),
+        })
     }
 
     async fn list_projects(
@@ -43,6 +47,9 @@ impl ProjectService for Server {
         let mut page = store::list_projects(sql, workspace, after, size + 1).await?;
         let next_page_token = page_cut(&mut page, size, |project| project.id);
         let projects = page.into_iter().map(project_message).collect();
-        answer(ListProjectsResponse { projects, next_page_token })
+        answer(ListProjectsResponse {
+            projects,
+            next_page_token,
+        })
     }
 }

@@ -48,7 +48,9 @@ impl RunService for Server {
         caller.require(Role::Editor)?;
         let request = request.into_inner();
         let request_digest = blake3::hash(&stable_bytes(&request)).as_bytes().to_vec();
-        let spec = request.spec.ok_or_else(|| Error::field("spec", "says what to train"))?;
+        let spec = request
+            .spec
+            .ok_or_else(|| Error::field("spec", "says what to train"))?;
         let start = StartRun {
             project_id: Id::parse_optional("project_id", &request.project_id)?,
             name: request.name,
@@ -60,13 +62,17 @@ impl RunService for Server {
             request_digest,
         };
         let run = self.projects.start_run(&caller, start).await?;
-        answer(StartRunResponse { run: Some(self.full_run(&run).await?) })
+        answer(StartRunResponse {
+            run: Some(self.full_run(&run).await?),
+        })
     }
 
     async fn get_run(&self, request: Request<GetRunRequest>) -> Answer<GetRunResponse> {
         let (workspace, request) = open(request, Role::Viewer)?;
         let run = self.run_of(workspace, &request.run_id).await?;
-        answer(GetRunResponse { run: Some(self.full_run(&run).await?) })
+        answer(GetRunResponse {
+            run: Some(self.full_run(&run).await?),
+        })
     }
 
     async fn list_runs(&self, request: Request<ListRunsRequest>) -> Answer<ListRunsResponse> {
@@ -78,15 +84,24 @@ impl RunService for Server {
         let mut page = store::list_runs(sql, workspace, project, after, size + 1).await?;
         let next_page_token = page_cut(&mut page, size, |run| run.id);
         let runs = page.iter().map(|run| run_message(run, &[])).collect();
-        answer(ListRunsResponse { runs, next_page_token })
+        answer(ListRunsResponse {
+            runs,
+            next_page_token,
+        })
     }
 
     async fn stop_run(&self, request: Request<StopRunRequest>) -> Answer<StopRunResponse> {
         let (workspace, request) = open(request, Role::Editor)?;
         let id = Id::parse_field("run_id", &request.run_id)?;
-        let kind = if request.pause { StopKind::Pause } else { StopKind::Cancel };
+        let kind = if request.pause {
+            StopKind::Pause
+        } else {
+            StopKind::Cancel
+        };
         let run = self.projects.stop_run(workspace, id, kind).await?;
-        answer(StopRunResponse { run: Some(self.full_run(&run).await?) })
+        answer(StopRunResponse {
+            run: Some(self.full_run(&run).await?),
+        })
     }
 
     async fn resume_run(&self, request: Request<ResumeRunRequest>) -> Answer<ResumeRunResponse> {
@@ -94,7 +109,9 @@ impl RunService for Server {
         let id = Id::parse_field("run_id", &request.run_id)?;
         let cost_cap = Amount::from_micros(request.cost_cap_micros);
         let run = self.projects.resume_run(workspace, id, cost_cap).await?;
-        answer(ResumeRunResponse { run: Some(self.full_run(&run).await?) })
+        answer(ResumeRunResponse {
+            run: Some(self.full_run(&run).await?),
+        })
     }
 
     async fn compare_runs(
@@ -118,7 +135,9 @@ impl RunService for Server {
         let metrics = comparison.metrics.into_iter();
         answer(CompareRunsResponse {
             runs: runs.iter().map(|run| run_message(run, &[])).collect(),
-            differences: differences.map(|(name, values)| ComparedField { name, values }).collect(),
+            differences: differences
+                .map(|(name, values)| ComparedField { name, values })
+                .collect(),
             metrics: metrics
                 .map(|metric| ComparedMetric {
                     name: metric.name,
@@ -147,20 +166,34 @@ impl RunService for Server {
         if request.names.len() > NAMES_MAX {
             return Err(Error::field("names", format!("has at most {NAMES_MAX}")).into());
         }
-        let series = self.projects.metrics(&run, &request.names, limit as usize).await?;
+        let series = self
+            .projects
+            .metrics(&run, &request.names, limit as usize)
+            .await?;
         let series = series.into_iter().map(|(name, points)| {
             let (steps, values) = points.into_iter().unzip();
-            MetricSeries { name, steps, values }
+            MetricSeries {
+                name,
+                steps,
+                values,
+            }
         });
-        answer(ListMetricsResponse { series: series.collect() })
+        answer(ListMetricsResponse {
+            series: series.collect(),
+        })
     }
 
     async fn list_logs(&self, request: Request<ListLogsRequest>) -> Answer<ListLogsResponse> {
         let (workspace, request) = open(request, Role::Viewer)?;
         let run = self.run_of(workspace, &request.run_id).await?;
         let size = page_size(request.page_size)? as usize;
-        let lines = self.projects.log_page(&run, request.after_sequence, size).await?;
-        answer(ListLogsResponse { lines: lines.into_iter().map(line_message).collect() })
+        let lines = self
+            .projects
+            .log_page(&run, request.after_sequence, size)
+            .await?;
+        answer(ListLogsResponse {
+            lines: lines.into_iter().map(line_message).collect(),
+        })
     }
 
     async fn list_checkpoints(
@@ -176,7 +209,10 @@ impl RunService for Server {
 
     type FollowRunStream = ReceiverStream<Result<FollowRunResponse, Status>>;
 
-    async fn follow_run(&self, request: Request<FollowRunRequest>) -> Answer<Self::FollowRunStream> {
+    async fn follow_run(
+        &self,
+        request: Request<FollowRunRequest>,
+    ) -> Answer<Self::FollowRunStream> {
         let (workspace, request) = open(request, Role::Viewer)?;
         let id = Id::parse_field("run_id", &request.run_id)?;
         let (projects, stop) = (&self.projects, self.stop.clone());
@@ -226,11 +262,23 @@ impl RunService for Server {
     async fn sign_blob(&self, request: Request<SignBlobRequest>) -> Answer<SignBlobResponse> {
         let request = open_worker(request)?;
         let id = Id::parse_field("run_id", &request.run_id)?;
-        let SignBlobRequest { fence, digest, size_bytes, .. } = request;
-        let announced = BlobAnnounced { fence, digest, size_bytes };
+        let SignBlobRequest {
+            fence,
+            digest,
+            size_bytes,
+            ..
+        } = request;
+        let announced = BlobAnnounced {
+            fence,
+            digest,
+            size_bytes,
+        };
         answer(match self.projects.sign_blob(id, &announced).await? {
             SignedBlob::Put(url) => SignBlobResponse { url, exists: false },
-            SignedBlob::Exists => SignBlobResponse { url: String::new(), exists: true },
+            SignedBlob::Exists => SignBlobResponse {
+                url: String::new(),
+                exists: true,
+            },
         })
     }
 
@@ -250,7 +298,11 @@ impl RunService for Server {
             metrics: request.metrics.into_iter().collect(),
             is_best: request.is_best,
         };
-        let checkpoint_id = self.projects.record_checkpoint(id, command).await?.to_string();
+        let checkpoint_id = self
+            .projects
+            .record_checkpoint(id, command)
+            .await?
+            .to_string();
         answer(RecordCheckpointResponse { checkpoint_id })
     }
 
@@ -270,14 +322,19 @@ impl RunService for Server {
             epochs_done: request.epochs_done,
         };
         let run = self.projects.finish_attempt(id, command).await?;
-        answer(FinishAttemptResponse { run: Some(self.full_run(&run).await?) })
+        answer(FinishAttemptResponse {
+            run: Some(self.full_run(&run).await?),
+        })
     }
 }
 
 /// Returns a request's bytes, the same for equal requests: a map has no order of its own.
 fn stable_bytes(request: &StartRunRequest) -> Vec<u8> {
     let mut request = request.clone();
-    let arguments = request.spec.as_mut().map(|spec| std::mem::take(&mut spec.arguments));
+    let arguments = request
+        .spec
+        .as_mut()
+        .map(|spec| std::mem::take(&mut spec.arguments));
     let mut bytes = request.encode_to_vec();
     let mut arguments: Vec<_> = arguments.into_iter().flatten().collect();
     arguments.sort();

@@ -30,7 +30,10 @@ pub fn run_message(run: &Run, attempts: &[Attempt]) -> runs::Run {
         price_per_hour_micros: run.price.micros(),
         estimate: Some(estimate_message(&run.estimate)),
         metrics: run.metrics.clone().into_iter().collect(),
-        model_id: run.model_id.map(|model| model.to_string()).unwrap_or_default(),
+        model_id: run
+            .model_id
+            .map(|model| model.to_string())
+            .unwrap_or_default(),
         attempts: attempts.iter().map(attempt_message).collect(),
         created_at: Some(run.created_at.into()),
         started_at: run.started_at.map(Into::into),
@@ -48,7 +51,11 @@ fn attempt_message(attempt: &Attempt) -> runs::Attempt {
         worker_id: attempt.worker_id.to_string(),
         started_at: Some(attempt.started_at.into()),
         ended_at: attempt.ended_at.map(Into::into),
-        outcome: attempt.outcome.map(Outcome::name).unwrap_or_default().to_owned(),
+        outcome: attempt
+            .outcome
+            .map(Outcome::name)
+            .unwrap_or_default()
+            .to_owned(),
         cause: attempt.cause.clone(),
         committed: Some(span_message(attempt.committed)),
         device: attempt.device.clone(),
@@ -73,7 +80,9 @@ const fn state_number(state: State) -> runs::RunState {
 /// Returns the state that a number of the proto stands for.
 pub fn state_value(number: i32) -> Option<State> {
     let number = runs::RunState::try_from(number).ok()?;
-    State::ALL.into_iter().find(|state| state_number(*state) == number)
+    State::ALL
+        .into_iter()
+        .find(|state| state_number(*state) == number)
 }
 
 /// Returns what a run trains.
@@ -229,7 +238,9 @@ pub fn sample_values(host: &HostSample) -> Metrics {
         (PROCESS_MEMORY, host.process_memory_bytes as f64),
     ];
     let gpu = host.gpu_utilization.map(|value| (GPU, value));
-    let gpu_memory = host.gpu_memory_used_bytes.map(|value| (GPU_MEMORY, value as f64));
+    let gpu_memory = host
+        .gpu_memory_used_bytes
+        .map(|value| (GPU_MEMORY, value as f64));
     let all = always.into_iter().chain(gpu).chain(gpu_memory);
     all.map(|(name, value)| (name.to_owned(), value)).collect()
 }
@@ -270,7 +281,9 @@ pub fn span_value(field: &str, span: Option<prost_types::Duration>) -> Result<Du
 
 /// Reads an instant, or takes another one where there is none or none that can be.
 pub fn instant_or(instant: Option<prost_types::Timestamp>, other: Timestamp) -> Timestamp {
-    instant.and_then(|instant| instant.try_into().ok()).unwrap_or(other)
+    instant
+        .and_then(|instant| instant.try_into().ok())
+        .unwrap_or(other)
 }
 
 #[cfg(test)]
@@ -305,16 +318,29 @@ mod tests {
         };
         let values = sample_values(&host);
         let at = Timestamp::from_seconds(5);
-        let reading = Reading { position: 1, fence: 2, at, epoch: 0, step: 0, values };
+        let reading = Reading {
+            position: 1,
+            fence: 2,
+            at,
+            epoch: 0,
+            step: 0,
+            values,
+        };
         assert_eq!(host_sample(reading), host);
     }
 
     #[test]
     fn a_span_below_zero_is_refused() {
-        let below = prost_types::Duration { seconds: -1, nanos: 0 };
+        let below = prost_types::Duration {
+            seconds: -1,
+            nanos: 0,
+        };
         assert!(span_value("committed", Some(below)).is_err());
         assert_eq!(span_value("committed", None).unwrap(), Duration::ZERO);
         let span = Duration::new(3, 5);
-        assert_eq!(span_value("committed", Some(span_message(span))).unwrap(), span);
+        assert_eq!(
+            span_value("committed", Some(span_message(span))).unwrap(),
+            span
+        );
     }
 }

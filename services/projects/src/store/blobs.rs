@@ -82,11 +82,7 @@ pub async fn doom_blobs(
 }
 
 /// Forgets a doomed blob whose bytes are removed.
-pub async fn blob_gone(
-    tx: &Tx,
-    workspace: Id<id::Workspace>,
-    digest: &str,
-) -> Result<(), Error> {
+pub async fn blob_gone(tx: &Tx, workspace: Id<id::Workspace>, digest: &str) -> Result<(), Error> {
     let text = "delete from blobs where workspace_id = $1 and digest = $2 and is_doomed";
     tx.execute(text, params![workspace, digest]).await.map(drop)
 }

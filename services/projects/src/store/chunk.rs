@@ -53,7 +53,11 @@ pub fn encode(readings: &[Reading]) -> Vec<u8> {
     }
     let metrics = metrics.into_iter().map(|(name, (rows, values))| Column {
         name: name.to_owned(),
-        rows: if rows.len() == readings.len() { Vec::new() } else { differences(rows) },
+        rows: if rows.len() == readings.len() {
+            Vec::new()
+        } else {
+            differences(rows)
+        },
         values,
     });
     Columns {
@@ -71,10 +75,18 @@ pub fn encode(readings: &[Reading]) -> Vec<u8> {
 pub fn decode(bytes: &[u8]) -> Result<Vec<Reading>, String> {
     let columns = Columns::decode(bytes).map_err(|error| error.to_string())?;
     let count = columns.positions.len();
-    let [positions, fences, times, epochs, steps] =
-        [columns.positions, columns.fences, columns.times, columns.epochs, columns.steps]
-            .map(sums);
-    if [&fences, &times, &epochs, &steps].iter().any(|column| column.len() != count) {
+    let [positions, fences, times, epochs, steps] = [
+        columns.positions,
+        columns.fences,
+        columns.times,
+        columns.epochs,
+        columns.steps,
+    ]
+    .map(sums);
+    if [&fences, &times, &epochs, &steps]
+        .iter()
+        .any(|column| column.len() != count)
+    {
         return Err("its columns are not of one length".to_owned());
     }
     let mut readings: Vec<_> = (0..count)
@@ -88,12 +100,18 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Reading>, String> {
         })
         .collect();
     for Column { name, rows, values } in columns.metrics {
-        let rows = if rows.is_empty() { (0..count as i64).collect() } else { sums(rows) };
+        let rows = if rows.is_empty() {
+            (0..count as i64).collect()
+        } else {
+            sums(rows)
+        };
         if rows.len() != values.len() {
             return Err(format!("'{name}' has not one value a row"));
         }
         for (row, value) in rows.into_iter().zip(values) {
-            let reading = usize::try_from(row).ok().and_then(|row| readings.get_mut(row));
+            let reading = usize::try_from(row)
+                .ok()
+                .and_then(|row| readings.get_mut(row));
             let reading = reading.ok_or_else(|| format!("'{name}' has a row that is not there"))?;
             reading.values.insert(name.clone(), value);
         }
@@ -125,14 +143,23 @@ mod tests {
     use super::*;
 
     fn readings(count: i64) -> Vec<Reading> {
-        let names = ["train/box_loss", "train/cls_loss", "train/dfl_loss", "lr/pg0", "lr/pg1"];
+        let names = [
+            "train/box_loss",
+            "train/cls_loss",
+            "train/dfl_loss",
+            "lr/pg0",
+            "lr/pg1",
+        ];
         let reading = |step: i64| Reading {
             position: step * 3 + 1,
             fence: 1 + step / 60,
             at: Timestamp::from_micros(1_796_054_400_000_000 + step * 250_123),
             epoch: (step / 23) as i32,
             step,
-            values: names.iter().map(|name| ((*name).to_owned(), step as f64 * 0.1)).collect(),
+            values: names
+                .iter()
+                .map(|name| ((*name).to_owned(), step as f64 * 0.1))
+                .collect(),
         };
         (0..count).map(reading).collect()
     }
@@ -141,14 +168,19 @@ mod tests {
     fn readings_survive_their_bytes() {
         let mut all = readings(100);
         all[23].values.insert("metrics/mAP50(B)".into(), 0.5);
-        all[46].values.insert("metrics/mAP50(B)".into(), f64::INFINITY);
+        all[46]
+            .values
+            .insert("metrics/mAP50(B)".into(), f64::INFINITY);
         all[50].values.clear();
         all[51].step = i64::MAX;
         all[52].step = i64::MIN;
         assert_eq!(decode(&encode(&all)).unwrap(), all);
         assert_eq!(decode(&encode(&[])).unwrap(), []);
         let odd = Metrics::from([("train/box_loss".into(), f64::NAN)]);
-        let all = [Reading { values: odd, ..all[0].clone() }];
+        let all = [Reading {
+            values: odd,
+            ..all[0].clone()
+        }];
         assert!(decode(&encode(&all)).unwrap()[0].values["train/box_loss"].is_nan());
     }
 
@@ -161,10 +193,24 @@ mod tests {
     #[test]
     fn broken_bytes_are_refused() {
         assert!(decode(b"no chunk").is_err());
-        let columns = Columns { positions: vec![1, 2], ..Columns::default() };
+        let columns = Columns {
+            positions: vec![1, 2],
+            ..Columns::default()
+        };
         assert!(decode(&columns.encode_to_vec()).is_err());
-        let metric = Column { name: "x".into(), rows: vec![7], values: vec![1.0] };
-        let columns = Columns { metrics: vec![metric], ..Columns::default() };
-        assert!(decode(&columns.encode_to_vec()).unwrap_err().contains("'x'"));
+        let metric = Column {
+            name: "x".into(),
+            rows: vec![7],
+            values: vec![1.0],
+        };
+        let columns = Columns {
+            metrics: vec![metric],
+            ..Columns::default()
+        };
+        assert!(
+            decode(&columns.encode_to_vec())
+                .unwrap_err()
+                .contains("'x'")
+        );
     }
 }

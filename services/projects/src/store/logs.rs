@@ -71,7 +71,10 @@ pub struct Tail {
 
 impl FromRow for Tail {
     fn from_row(row: &Row) -> Result<Self, Error> {
-        Ok(Self { line_count: row.get("line_count")?, length: row.get("length")? })
+        Ok(Self {
+            line_count: row.get("line_count")?,
+            length: row.get("length")?,
+        })
     }
 }
 

@@ -25,15 +25,23 @@ pub use models::{insert_model, list_models, model};
 pub use projects::{default_project, insert_project, list_projects, next_run_number, project};
 pub use runs::{
     Locked, ask_resumptions, attempt, attempt_kind, attempts, best_checkpoint, checkpoint_at,
-    checkpoints,
-    created_before, delete_created, forget_resumption, insert_checkpoint, insert_run, list_runs,
-    lock_run, newest_checkpoint, resumptions, retire_checkpoint, run, run_by_key, save_run,
+    checkpoints, created_before, delete_created, forget_resumption, insert_checkpoint, insert_run,
+    list_runs, lock_run, newest_checkpoint, resumptions, retire_checkpoint, run, run_by_key,
+    save_run,
 };
 pub use segment::{decode_lines, encode_lines};
 pub use series::{append_readings, first_seen, forget_seen, readings, readings_after};
 
 /// The schema.
 pub const MIGRATIONS: &[Migration] = &[
-    Migration::new(1, "projects", include_str!("../../migrations/0001_projects.sql")),
-    Migration::new(2, "telemetry", include_str!("../../migrations/0002_telemetry.sql")),
+    Migration::new(
+        1,
+        "projects",
+        include_str!("../../migrations/0001_projects.sql"),
+    ),
+    Migration::new(
+        2,
+        "telemetry",
+        include_str!("../../migrations/0002_telemetry.sql"),
+    ),
 ];

@@ -83,8 +83,12 @@ pub async fn model(
     id: Id<id::Model>,
 ) -> Result<Option<Model>, Error> {
     let text = "select * from models where id = $1 and workspace_id = $2";
-    let found = sql.query_optional::<Model>(text, params![id, workspace]).await?;
-    let Some(mut model) = found else { return Ok(None) };
+    let found = sql
+        .query_optional::<Model>(text, params![id, workspace])
+        .await?;
+    let Some(mut model) = found else {
+        return Ok(None);
+    };
     model.artifacts = artifacts(sql, id).await?;
     Ok(Some(model))
 }
@@ -103,12 +107,14 @@ pub async fn list_models(
         None => {
             let text = "select * from models where workspace_id = $1 and id < $2
                         order by id desc limit $3";
-            sql.query_all(text, params![workspace, after, limit]).await?
+            sql.query_all(text, params![workspace, after, limit])
+                .await?
         }
         Some(project) => {
             let text = "select * from models where workspace_id = $1 and id < $2
                         and project_id = $4 order by id desc limit $3";
-            sql.query_all(text, params![workspace, after, limit, project]).await?
+            sql.query_all(text, params![workspace, after, limit, project])
+                .await?
         }
     };
     for model in &mut models {

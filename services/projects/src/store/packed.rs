@@ -16,16 +16,24 @@ struct Packed {
 }
 
 pub fn pack(metrics: &Metrics) -> Vec<u8> {
-    Packed { values: metrics.clone() }.encode_to_vec()
+    Packed {
+        values: metrics.clone(),
+    }
+    .encode_to_vec()
 }
 
 pub fn unpack(row: &Row, column: &str) -> Result<Metrics, Error> {
     let bytes = row.get::<Vec<u8>>(column)?;
-    Packed::decode(bytes.as_slice()).map(|packed| packed.values).map_err(|error| broken(column, error))
+    Packed::decode(bytes.as_slice())
+        .map(|packed| packed.values)
+        .map_err(|error| broken(column, error))
 }
 
 pub fn broken(column: &str, problem: impl std::fmt::Display) -> Error {
-    Error::Column { column: column.to_owned(), problem: problem.to_string() }
+    Error::Column {
+        column: column.to_owned(),
+        problem: problem.to_string(),
+    }
 }
 
 pub fn json(value: &impl Serialize) -> String {
@@ -56,9 +64,13 @@ pub fn wish_text(wish: &Option<Wish>) -> Option<String> {
 }
 
 pub fn wish(row: &Row, column: &str) -> Result<Option<Wish>, Error> {
-    let Some(text) = row.get::<Option<String>>(column)? else { return Ok(None) };
+    let Some(text) = row.get::<Option<String>>(column)? else {
+        return Ok(None);
+    };
     match text.strip_prefix(PAUSE) {
-        Some(cause) => Ok(Some(Wish::Pause { cause: cause.to_owned() })),
+        Some(cause) => Ok(Some(Wish::Pause {
+            cause: cause.to_owned(),
+        })),
         None if text == CANCEL => Ok(Some(Wish::Cancel)),
         None => Err(broken(column, format!("'{text}' is no wish"))),
     }

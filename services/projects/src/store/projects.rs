@@ -56,7 +56,8 @@ pub async fn default_project(
     workspace: Id<id::Workspace>,
 ) -> Result<Option<Project>, Error> {
     let text = format!("{SELECT} where p.workspace_id = $1 and p.name = $2");
-    sql.query_optional(&text, params![workspace, DEFAULT_PROJECT]).await
+    sql.query_optional(&text, params![workspace, DEFAULT_PROJECT])
+        .await
 }
 
 /// Returns the projects of a workspace, newest first, that come after `after`.
@@ -67,9 +68,8 @@ pub async fn list_projects(
     limit: i64,
 ) -> Result<Vec<Project>, Error> {
     let after = after.unwrap_or(Id::from_bytes([0xff; 16]));
-    let text = format!(
-        "{SELECT} where p.workspace_id = $1 and p.id < $2 order by p.id desc limit $3"
-    );
+    let text =
+        format!("{SELECT} where p.workspace_id = $1 and p.id < $2 order by p.id desc limit $3");
     sql.query_all(&text, params![workspace, after, limit]).await
 }
 

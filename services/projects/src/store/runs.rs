@@ -42,7 +42,9 @@ impl FromRow for Locked {
             price: row.get("price_per_hour_micros")?,
             cost_cap: row.get("cost_cap_micros")?,
             hold: row.get("hold_micros")?,
-            idempotency_key: row.get::<Option<String>>("idempotency_key")?.unwrap_or_default(),
+            idempotency_key: row
+                .get::<Option<String>>("idempotency_key")?
+                .unwrap_or_default(),
             state: row.parse("state")?,
             cause: row.get("cause")?,
             wish: wish(row, "wish")?,
@@ -84,7 +86,9 @@ impl FromRow for Attempt {
             committed: span(row, "committed_nanos")?,
             started_at: row.get("started_at")?,
             ended_at: row.get("ended_at")?,
-            outcome: outcome.transpose().map_err(|problem| broken("outcome", problem))?,
+            outcome: outcome
+                .transpose()
+                .map_err(|problem| broken("outcome", problem))?,
             cause: row.get("cause")?,
         })
     }
@@ -143,13 +147,11 @@ pub async fn insert_run(tx: &Tx, run: &Run, request_digest: &[u8]) -> Result<(),
 }
 
 /// Takes a run and the next `positions` of it: nobody else changes it until the transaction ends.
-pub async fn lock_run(
-    tx: &Tx,
-    id: Id<id::Run>,
-    positions: i64,
-) -> Result<Option<Locked>, Error> {
+pub async fn lock_run(tx: &Tx, id: Id<id::Run>, positions: i64) -> Result<Option<Locked>, Error> {
     let sql = format!("update runs set position = position + $2 where id = $1 returning {COLUMNS}");
-    let locked = tx.query_optional::<Locked>(&sql, params![id, positions]).await?;
+    let locked = tx
+        .query_optional::<Locked>(&sql, params![id, positions])
+        .await?;
     with_attempt(tx, locked).await
 }
 
@@ -168,12 +170,16 @@ pub async fn run_by_key(
 ) -> Result<Option<Locked>, Error> {
     let text =
         format!("select {COLUMNS} from runs where workspace_id = $1 and idempotency_key = $2");
-    let found = sql.query_optional::<Locked>(&text, params![workspace, key]).await?;
+    let found = sql
+        .query_optional::<Locked>(&text, params![workspace, key])
+        .await?;
     with_attempt(sql, found).await
 }
 
 async fn with_attempt(sql: &Sql, found: Option<Locked>) -> Result<Option<Locked>, Error> {
-    let Some(mut locked) = found else { return Ok(None) };
+    let Some(mut locked) = found else {
+        return Ok(None);
+    };
     locked.run.attempt = sql
         .query_optional(
             "select * from attempts where run_id = $1 order by fence desc limit 1",
@@ -267,25 +273,23 @@ pub async fn list_runs(
                 "select {COLUMNS} from runs where workspace_id = $1 and id < $2
                  order by id desc limit $3"
             );
-            sql.query_all(&text, params![workspace, after, limit]).await?
+            sql.query_all(&text, params![workspace, after, limit])
+                .await?
         }
         Some(project) => {
             let text = format!(
                 "select {COLUMNS} from runs where workspace_id = $1 and id < $2
                  and project_id = $4 order by id desc limit $3"
             );
-            sql.query_all(&text, params![workspace, after, limit, project]).await?
+            sql.query_all(&text, params![workspace, after, limit, project])
+                .await?
         }
     };
     Ok(rows.into_iter().map(|locked| locked.run).collect())
 }
 
 /// Returns the runs that are `created` since before this instant, oldest first.
-pub async fn created_before(
-    sql: &Sql,
-    before: Timestamp,
-    limit: i64,
-) -> Result<Vec<Run>, Error> {
+pub async fn created_before(sql: &Sql, before: Timestamp, limit: i64) -> Result<Vec<Run>, Error> {
     let text = format!(
         "select {COLUMNS} from runs where state = 'created' and created_at < $1
          order by created_at limit $2"
@@ -308,12 +312,18 @@ pub async fn ask_resumptions(tx: &Tx, workspace: Id<id::Workspace>) -> Result<u6
 
 /// Returns runs whose resumption was asked for, in the order they were made.
 pub async fn resumptions(sql: &Sql, limit: i64) -> Result<Vec<Id<id::Run>>, Error> {
-    sql.query_all("select run_id from resumptions order by run_id limit $1", params![limit]).await
+    sql.query_all(
+        "select run_id from resumptions order by run_id limit $1",
+        params![limit],
+    )
+    .await
 }
 
 /// Notes that a resumption was done or refused.
 pub async fn forget_resumption(tx: &Tx, run: Id<id::Run>) -> Result<(), Error> {
-    tx.execute("delete from resumptions where run_id = $1", params![run]).await.map(drop)
+    tx.execute("delete from resumptions where run_id = $1", params![run])
+        .await
+        .map(drop)
 }
 
 /// Returns all attempts of a run, oldest first.
@@ -323,11 +333,7 @@ pub async fn attempts(sql: &Sql, run: Id<id::Run>) -> Result<Vec<Attempt>, Error
 }
 
 /// Returns the attempt of a run with this fence.
-pub async fn attempt(
-    sql: &Sql,
-    run: Id<id::Run>,
-    fence: i64,
-) -> Result<Option<Attempt>, Error> {
+pub async fn attempt(sql: &Sql, run: Id<id::Run>, fence: i64) -> Result<Option<Attempt>, Error> {
     let text = "select * from attempts where run_id = $1 and fence = $2";
     sql.query_optional(text, params![run, fence]).await
 }
@@ -374,7 +380,8 @@ pub async fn checkpoint_at(
 ) -> Result<Option<Checkpoint>, Error> {
     let text = "select * from checkpoints
                 where run_id = $1 and fence = $2 and step = $3 and digest = $4";
-    sql.query_optional(text, params![run, fence, step, digest]).await
+    sql.query_optional(text, params![run, fence, step, digest])
+        .await
 }
 
 /// Returns the checkpoints of a run that are kept, newest first.
@@ -385,10 +392,7 @@ pub async fn checkpoints(sql: &Sql, run: Id<id::Run>) -> Result<Vec<Checkpoint>,
 }
 
 /// Returns the checkpoint that a run goes on from.
-pub async fn newest_checkpoint(
-    sql: &Sql,
-    run: Id<id::Run>,
-) -> Result<Option<Checkpoint>, Error> {
+pub async fn newest_checkpoint(sql: &Sql, run: Id<id::Run>) -> Result<Option<Checkpoint>, Error> {
     let text = "select * from checkpoints where run_id = $1 and retired_at is null
                 order by fence desc, step desc, id desc limit 1";
     sql.query_optional(text, params![run]).await

@@ -54,7 +54,10 @@ pub fn encode_lines(lines: &[Line]) -> (Vec<u8>, Vec<u8>) {
         };
         bytes.extend(record.encode_length_delimited_to_vec());
     }
-    let index = Index { sequences: differences(sequences), offsets: differences(offsets) };
+    let index = Index {
+        sequences: differences(sequences),
+        offsets: differences(offsets),
+    };
     (bytes, index.encode_to_vec())
 }
 
@@ -79,7 +82,10 @@ pub fn decode_lines(mut bytes: &[u8]) -> Result<Vec<Line>, String> {
 pub fn offset_of(index: &[u8], after: i64) -> Result<u64, String> {
     let Index { sequences, offsets } = Index::decode(index).map_err(|error| error.to_string())?;
     let (sequences, offsets) = (sums(sequences), sums(offsets));
-    let before = sequences.iter().zip(offsets).take_while(|(sequence, _)| **sequence <= after);
+    let before = sequences
+        .iter()
+        .zip(offsets)
+        .take_while(|(sequence, _)| **sequence <= after);
     let offset = before.last().map_or(0, |(_, offset)| offset);
     u64::try_from(offset).map_err(|error| error.to_string())
 }

@@ -61,7 +61,10 @@ pub async fn append_readings(
 }
 
 fn point_count(readings: &[Reading]) -> i64 {
-    readings.iter().map(|reading| reading.values.len() as i64).sum()
+    readings
+        .iter()
+        .map(|reading| reading.values.len() as i64)
+        .sum()
 }
 
 async fn save_chunk(
@@ -71,7 +74,9 @@ async fn save_chunk(
     readings: &[Reading],
     is_sealed: bool,
 ) -> Result<(), Error> {
-    let (Some(first), Some(last)) = (readings.first(), readings.last()) else { return Ok(()) };
+    let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
+        return Ok(());
+    };
     tx.execute(
         "insert into chunks (run_id, noun, first_position, last_position, point_count, is_sealed,
             bytes)
@@ -115,7 +120,12 @@ pub async fn readings_after(
         _ => i64::MAX,
     };
     let readings = chunks.into_iter().flat_map(|chunk| chunk.readings);
-    Ok((readings.filter(|reading| reading.position > after).collect(), complete))
+    Ok((
+        readings
+            .filter(|reading| reading.position > after)
+            .collect(),
+        complete,
+    ))
 }
 
 /// Hands all readings of a run to `take`, a few chunks at a time.
@@ -135,9 +145,14 @@ pub async fn readings(
                 params![run, noun, after, CHUNKS_AT_A_TIME],
             )
             .await?;
-        let Some(last) = chunks.last() else { return Ok(()) };
+        let Some(last) = chunks.last() else {
+            return Ok(());
+        };
         after = last.first_position;
-        chunks.into_iter().flat_map(|chunk| chunk.readings).for_each(&mut take);
+        chunks
+            .into_iter()
+            .flat_map(|chunk| chunk.readings)
+            .for_each(&mut take);
     }
 }
 
@@ -150,7 +165,11 @@ pub async fn first_seen(tx: &Tx, samples: &[Sample]) -> Result<Vec<u64>, Error> 
     let mut rows = Vec::with_capacity(samples.len());
     for sample in samples {
         let sequence = i64::try_from(sample.sequence).unwrap_or(i64::MAX);
-        rows.push(format!("(${}, ${}, $1)", values.len() + 1, values.len() + 2));
+        rows.push(format!(
+            "(${}, ${}, $1)",
+            values.len() + 1,
+            values.len() + 2
+        ));
         values.extend(params![sequence, sample.stored_at]);
     }
     let text = format!(
@@ -164,5 +183,9 @@ pub async fn first_seen(tx: &Tx, samples: &[Sample]) -> Result<Vec<u64>, Error> 
 
 /// Forgets what was stored so long ago that the stream can't deliver it again.
 pub async fn forget_seen(tx: &Tx, before: Timestamp) -> Result<u64, Error> {
-    tx.execute("delete from telemetry_seen where seen_at < $1", params![before]).await
+    tx.execute(
+        "delete from telemetry_seen where seen_at < $1",
+        params![before],
+    )
+    .await
 }

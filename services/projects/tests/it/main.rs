@@ -1,6 +1,11 @@
 //! The service against a real `nats-server`, SQLite and PostgreSQL; its neighbours are played at
 //! their proto.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail as loudly as the test"
+)]
+
 mod attempts;
 mod follow;
 mod isolation;

@@ -57,11 +57,22 @@ impl Neighbours {
         let owner = self.with(|state| state.versions.get(&id).copied());
         if owner != Some(workspace) {
             let message = format!("there is no version '{id}'");
-            return Err(Fault::new(Kind::NotFound, "VERSION_NOT_FOUND", "datasets", message));
+            return Err(Fault::new(
+                Kind::NotFound,
+                "VERSION_NOT_FOUND",
+                "datasets",
+                message,
+            ));
         }
         let class_names = vec!["RBC".to_owned(), "WBC".to_owned(), "Platelets".to_owned()];
-        let version = Version { id, class_names, ..Version::default() };
-        Ok(GetVersionResponse { version: Some(version) })
+        let version = Version {
+            id,
+            class_names,
+            ..Version::default()
+        };
+        Ok(GetVersionResponse {
+            version: Some(version),
+        })
     }
 
     fn estimate_run(
@@ -91,12 +102,26 @@ impl Neighbours {
         let all = [
             device("dear", 9_000),
             device("cpu", 1_000),
-            DeviceEstimate { is_offered: false, ..device("nowhere", 1) },
-            DeviceEstimate { is_allowed: false, ..device("h200", 2) },
-            DeviceEstimate { fits: false, ..device("small", 3) },
+            DeviceEstimate {
+                is_offered: false,
+                ..device("nowhere", 1)
+            },
+            DeviceEstimate {
+                is_allowed: false,
+                ..device("h200", 2)
+            },
+            DeviceEstimate {
+                fits: false,
+                ..device("small", 3)
+            },
         ];
-        let devices = all.into_iter().filter(|it| wanted.is_empty() || it.gpu_type == wanted);
-        Ok(EstimateRunResponse { devices: devices.collect(), ..EstimateRunResponse::default() })
+        let devices = all
+            .into_iter()
+            .filter(|it| wanted.is_empty() || it.gpu_type == wanted);
+        Ok(EstimateRunResponse {
+            devices: devices.collect(),
+            ..EstimateRunResponse::default()
+        })
     }
 
     fn hold(&self, request: Request<HoldRequest>) -> Result<HoldResponse, Fault> {
@@ -107,11 +132,19 @@ impl Neighbours {
             self.answering(state)?;
             if state.balance_is_low {
                 let message = "the balance is too low";
-                return Err(Fault::new(Kind::Precondition, "BALANCE_TOO_LOW", "billing", message));
+                return Err(Fault::new(
+                    Kind::Precondition,
+                    "BALANCE_TOO_LOW",
+                    "billing",
+                    message,
+                ));
             }
             let amount_micros = request.amount_micros;
             state.holds.insert(request.run_id.clone(), request);
-            Ok(HoldResponse { hold_id: String::new(), amount_micros })
+            Ok(HoldResponse {
+                hold_id: String::new(),
+                amount_micros,
+            })
         })
     }
 
@@ -127,7 +160,12 @@ impl Neighbours {
     fn answering(&self, state: &State) -> Result<(), Fault> {
         if state.billing_is_away {
             let message = "billing does not answer";
-            return Err(Fault::new(Kind::Unavailable, "STORE_UNAVAILABLE", "kit", message));
+            return Err(Fault::new(
+                Kind::Unavailable,
+                "STORE_UNAVAILABLE",
+                "kit",
+                message,
+            ));
         }
         Ok(())
     }
@@ -144,7 +182,9 @@ where
         let answer = answer.clone();
         async move { answer(request).map(Response::new).map_err(Status::from) }
     });
-    Grpc::new(tonic_prost::ProstCodec::<O, I>::default()).unary(handler, request).await
+    Grpc::new(tonic_prost::ProstCodec::<O, I>::default())
+        .unary(handler, request)
+        .await
 }
 
 macro_rules! neighbour {

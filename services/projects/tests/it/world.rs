@@ -52,7 +52,7 @@ pub struct World {
 pub async fn worlds() -> Vec<World> {
     let mut worlds = Vec::new();
     for database in TestDatabase::all().await {
-        worlds.push(World::start(Some(database)).await);
+        worlds.push(Box::pin(World::start(Some(database))).await);
     }
     worlds
 }
@@ -73,9 +73,15 @@ impl World {
         let datasets = fleet.context("datasets").await;
         tasks.push(play(datasets, Routes::new(Datasets(neighbours.clone()))));
         let scheduler = fleet.context("scheduler").await;
-        tasks.push(play(scheduler.clone(), Routes::new(Jobs(neighbours.clone()))));
+        tasks.push(play(
+            scheduler.clone(),
+            Routes::new(Jobs(neighbours.clone())),
+        ));
         let billing = fleet.context("billing").await;
-        tasks.push(play(billing.clone(), Routes::new(Billing(neighbours.clone()))));
+        tasks.push(play(
+            billing.clone(),
+            Routes::new(Billing(neighbours.clone())),
+        ));
         let scheduler_store = scheduler.open_store(&[]).await.unwrap();
         let billing_store = billing.open_store(&[]).await.unwrap();
 
@@ -85,7 +91,9 @@ impl World {
             let told = told.clone();
             async move {
                 while let Some(fact) = facts.next().await {
-                    told.lock().unwrap().push(Envelope::from_slice(&fact.payload).unwrap());
+                    told.lock()
+                        .unwrap()
+                        .push(Envelope::from_slice(&fact.payload).unwrap());
                 }
             }
         }));
@@ -112,7 +120,10 @@ impl World {
 
     async fn ready(&self) {
         wait_for("projects answers", || async {
-            self.projects().list_projects(ListProjectsRequest::default()).await.ok()
+            self.projects()
+                .list_projects(ListProjectsRequest::default())
+                .await
+                .ok()
         })
         .await;
     }
@@ -163,7 +174,11 @@ impl World {
     pub fn worker(&self) -> RunServiceClient<Channel> {
         let principal = Principal::Worker(worker_id());
         let service = Identity::service("worker");
-        let identity = Identity { principal, role: Role::Worker, ..service };
+        let identity = Identity {
+            principal,
+            role: Role::Worker,
+            ..service
+        };
         RunServiceClient::new(self.channel(identity))
     }
 
@@ -188,8 +203,16 @@ impl World {
     }
 
     pub async fn run(&self, id: &str) -> Run {
-        let request = GetRunRequest { run_id: id.to_owned() };
-        self.runs().get_run(request).await.unwrap().into_inner().run.unwrap()
+        let request = GetRunRequest {
+            run_id: id.to_owned(),
+        };
+        self.runs()
+            .get_run(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .run
+            .unwrap()
     }
 
     pub async fn wait_for_state(&self, id: &str, state: RunState) -> Run {
@@ -241,11 +264,19 @@ impl World {
     }
 
     pub async fn begin(&self, run: &str, fence: i64) -> BeginAttemptResponse {
-        self.worker().begin_attempt(self.begin_request(run, fence)).await.unwrap().into_inner()
+        self.worker()
+            .begin_attempt(self.begin_request(run, fence))
+            .await
+            .unwrap()
+            .into_inner()
     }
 
     pub async fn phase(&self, run: &str, fence: i64, phase: RunState) {
-        let request = ReportPhaseRequest { run_id: run.into(), fence, phase: phase.into() };
+        let request = ReportPhaseRequest {
+            run_id: run.into(),
+            fence,
+            phase: phase.into(),
+        };
         self.worker().report_phase(request).await.unwrap();
     }
 
@@ -286,7 +317,12 @@ impl World {
 
     pub async fn checkpoint(&self, run: &str, fence: i64, step: i64, committed: i64) -> String {
         let request = self.checkpoint_request(run, fence, step, committed).await;
-        self.worker().record_checkpoint(request).await.unwrap().into_inner().checkpoint_id
+        self.worker()
+            .record_checkpoint(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .checkpoint_id
     }
 
     pub async fn finish_request(
@@ -300,7 +336,12 @@ impl World {
         for (kind, file_name) in [("weights", "best.safetensors"), ("onnx", "best.onnx")] {
             let (digest, size_bytes) = self.put(&format!("{kind} of {run}")).await;
             let (kind, file_name) = (kind.into(), file_name.into());
-            artifacts.push(Artifact { kind, file_name, digest, size_bytes });
+            artifacts.push(Artifact {
+                kind,
+                file_name,
+                digest,
+                size_bytes,
+            });
         }
         FinishAttemptRequest {
             run_id: run.into(),
@@ -316,7 +357,13 @@ impl World {
 
     pub async fn finish(&self, run: &str, fence: i64, outcome: &str, committed: i64) -> Run {
         let request = self.finish_request(run, fence, outcome, committed).await;
-        self.worker().finish_attempt(request).await.unwrap().into_inner().run.unwrap()
+        self.worker()
+            .finish_attempt(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .run
+            .unwrap()
     }
 
     /// Starts a run and brings it to training under fence 1.
@@ -331,7 +378,8 @@ impl World {
     pub fn facts(&self) -> Vec<String> {
         let told = self.told.lock().unwrap();
         let own = told.iter().filter(|fact| fact.source == "/fovea/projects");
-        own.map(|fact| fact.name.rsplit('.').next().unwrap().to_owned()).collect()
+        own.map(|fact| fact.name.rsplit('.').next().unwrap().to_owned())
+            .collect()
     }
 
     /// Waits until `projects` has told just these facts.
@@ -348,7 +396,22 @@ impl World {
     pub async fn fact<M: Fact>(&self) -> M {
         wait_for(&M::full_name(), || async {
             let told = self.told.lock().unwrap();
-            told.iter().rev().find(|fact| fact.is::<M>()).map(|fact| fact.decode().unwrap())
+            told.iter()
+                .rev()
+                .find(|fact| fact.is::<M>())
+                .map(|fact| fact.decode().unwrap())
+        })
+        .await
+    }
+
+    /// Returns the newest fact of this kind once it is the one that is waited for.
+    pub async fn fact_where<M: Fact>(&self, is_wanted: impl Fn(&M) -> bool) -> M {
+        wait_for(&M::full_name(), || async {
+            let told = self.told.lock().unwrap();
+            let newest = told.iter().rev().find(|fact| fact.is::<M>());
+            newest
+                .map(|fact| fact.decode::<M>().unwrap())
+                .filter(|fact| is_wanted(fact))
         })
         .await
     }
@@ -356,7 +419,9 @@ impl World {
     /// Publishes telemetry as a worker does.
     pub async fn publish(&self, noun: &str, run: &str, message: &impl prost::Message) {
         let bus = self.scheduler.0.bus();
-        let sent = bus.publish_telemetry(self.workspace, noun, run, message).await;
+        let sent = bus
+            .publish_telemetry(self.workspace, noun, run, message)
+            .await;
         assert!(sent, "{noun}");
     }
 }
@@ -376,7 +441,9 @@ async fn tell<M: Fact>(
 
 fn play(context: Context, routes: Routes) -> JoinHandle<()> {
     tokio::spawn(async move {
-        kit::service::serve_grpc(&context, routes, &[]).await.unwrap();
+        kit::service::serve_grpc(&context, routes, &[])
+            .await
+            .unwrap();
     })
 }
 

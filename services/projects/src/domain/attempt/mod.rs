@@ -40,8 +40,14 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Self; 6] =
-        [Self::Completed, Self::Paused, Self::Cancelled, Self::Failed, Self::Drained, Self::Lost];
+    const ALL: [Self; 6] = [
+        Self::Completed,
+        Self::Paused,
+        Self::Cancelled,
+        Self::Failed,
+        Self::Drained,
+        Self::Lost,
+    ];
 
     /// Returns the word that is stored and shown.
     pub const fn name(self) -> &'static str {
@@ -57,9 +63,15 @@ impl Outcome {
 
     /// Parses what a worker says; only the scheduler can say that one is lost.
     pub fn of_worker(text: &str) -> Result<Self, Error> {
-        text.parse().ok().filter(|outcome| *outcome != Self::Lost).ok_or_else(|| {
-            Error::field("outcome", "is completed, paused, cancelled, failed or drained")
-        })
+        text.parse()
+            .ok()
+            .filter(|outcome| *outcome != Self::Lost)
+            .ok_or_else(|| {
+                Error::field(
+                    "outcome",
+                    "is completed, paused, cancelled, failed or drained",
+                )
+            })
     }
 }
 
@@ -179,7 +191,10 @@ pub fn begin(
         return if attempt.worker_id == begin.worker_id {
             Ok(Vec::new())
         } else {
-            Err(Error::StaleFence { given: begin.fence, newest })
+            Err(Error::StaleFence {
+                given: begin.fence,
+                newest,
+            })
         };
     }
     run.check_fence(begin.fence)?;
@@ -226,7 +241,10 @@ pub fn record(run: &mut Run, record: &Record, now: Timestamp) -> Result<Vec<Fact
     }
     let least = attempt.last_step.or(attempt.start_step).unwrap_or(0);
     if record.step < least {
-        return Err(Error::field("step", format!("is not below {least}, where it went on from")));
+        return Err(Error::field(
+            "step",
+            format!("is not below {least}, where it went on from"),
+        ));
     }
     commit(run, record.committed, now)?;
     run.learn_metrics(&record.metrics)?;
@@ -234,8 +252,17 @@ pub fn record(run: &mut Run, record: &Record, now: Timestamp) -> Result<Vec<Fact
     if let Some(attempt) = &mut run.attempt {
         attempt.last_step = Some(record.step);
     }
-    let Record { checkpoint_id, epoch, step, .. } = *record;
-    Ok(vec![Fact::Checkpointed { checkpoint_id, epoch, step }])
+    let Record {
+        checkpoint_id,
+        epoch,
+        step,
+        ..
+    } = *record;
+    Ok(vec![Fact::Checkpointed {
+        checkpoint_id,
+        epoch,
+        step,
+    }])
 }
 
 /// Ends an attempt and moves the run accordingly. What somebody wished meanwhile outranks giving
@@ -270,9 +297,14 @@ pub fn finish(run: &mut Run, finish: &Finish, now: Timestamp) -> Result<Vec<Fact
             cancel(run, now)
         }
         (Outcome::Paused | Outcome::Drained, Some(Wish::Pause { cause })) => pause(run, cause),
-        (Outcome::Paused, None) => {
-            pause(run, if cause.is_empty() { "worker".to_owned() } else { cause })
-        }
+        (Outcome::Paused, None) => pause(
+            run,
+            if cause.is_empty() {
+                "worker".to_owned()
+            } else {
+                cause
+            },
+        ),
         (Outcome::Drained, None) => requeue(run, QueueCause::Drained),
         (Outcome::Lost, _) => Err(Error::field("outcome", "is not for a worker to call lost")),
     }
@@ -322,7 +354,10 @@ fn requeue(run: &mut Run, cause: QueueCause) -> Result<Vec<Fact>, Error> {
 }
 
 fn lose_attempt(run: &mut Run, cause: &str, now: Timestamp) {
-    let open = run.attempt.as_ref().filter(|attempt| attempt.outcome.is_none());
+    let open = run
+        .attempt
+        .as_ref()
+        .filter(|attempt| attempt.outcome.is_none());
     if open.is_some() {
         end_attempt(run, Outcome::Lost, cause, now);
     }
@@ -339,13 +374,22 @@ fn end_attempt(run: &mut Run, outcome: Outcome, cause: &str, now: Timestamp) {
 
 /// Raises the open attempt's committed time, and the run's by the difference.
 fn commit(run: &mut Run, committed: Duration, now: Timestamp) -> Result<(), Error> {
-    let attempt = run.attempt.as_mut().expect("invariant: a writing attempt was found before");
+    let attempt = run
+        .attempt
+        .as_mut()
+        .expect("invariant: a writing attempt was found before");
     let Some(grown) = committed.checked_sub(attempt.committed) else {
-        return Err(Error::CommittedFell { before: attempt.committed, given: committed });
+        return Err(Error::CommittedFell {
+            before: attempt.committed,
+            given: committed,
+        });
     };
     let passed = now.since(attempt.started_at);
     if committed > passed + COMMITTED_SLACK {
-        return Err(Error::CommittedTooLong { given: committed, passed });
+        return Err(Error::CommittedTooLong {
+            given: committed,
+            passed,
+        });
     }
     attempt.committed = committed;
     run.committed += grown;
@@ -353,9 +397,15 @@ fn commit(run: &mut Run, committed: Duration, now: Timestamp) -> Result<(), Erro
 }
 
 fn check_device(begin: &Begin) -> Result<(), Error> {
-    for (field, text) in [("device", &begin.device), ("device_kind", &begin.device_kind)] {
+    for (field, text) in [
+        ("device", &begin.device),
+        ("device_kind", &begin.device_kind),
+    ] {
         if text.len() > DEVICE_LENGTH_MAX {
-            return Err(Error::field(field, format!("has at most {DEVICE_LENGTH_MAX} bytes")));
+            return Err(Error::field(
+                field,
+                format!("has at most {DEVICE_LENGTH_MAX} bytes"),
+            ));
         }
     }
     if begin.fence <= 0 {
@@ -366,7 +416,10 @@ fn check_device(begin: &Begin) -> Result<(), Error> {
 
 fn check_artifacts(finish: &Finish) -> Result<(), Error> {
     if finish.artifacts.len() > ARTIFACTS_MAX {
-        return Err(Error::field("artifacts", format!("has at most {ARTIFACTS_MAX}")));
+        return Err(Error::field(
+            "artifacts",
+            format!("has at most {ARTIFACTS_MAX}"),
+        ));
     }
     for (place, artifact) in finish.artifacts.iter().enumerate() {
         let field = |name| format!("artifacts[{place}].{name}");
@@ -378,13 +431,18 @@ fn check_artifacts(finish: &Finish) -> Result<(), Error> {
         let is_plain = !name.is_empty()
             && name.len() <= FILE_NAME_MAX
             && !name.starts_with('.')
-            && !name.chars().any(|letter| letter.is_control() || matches!(letter, '/' | '\\'));
+            && !name
+                .chars()
+                .any(|letter| letter.is_control() || matches!(letter, '/' | '\\'));
         if !is_plain {
             let rule = format!("is a plain file name of 1 to {FILE_NAME_MAX} bytes");
             return Err(Error::field(field("file_name"), rule));
         }
     }
-    let has_weights = finish.artifacts.iter().any(|artifact| artifact.kind == "weights");
+    let has_weights = finish
+        .artifacts
+        .iter()
+        .any(|artifact| artifact.kind == "weights");
     if finish.outcome == Outcome::Completed && !has_weights {
         return Err(Error::WeightsMissing);
     }

@@ -89,11 +89,20 @@ fn a_life_without_trouble_ends_with_a_model() {
 #[test]
 fn beginning_twice_under_one_lease_is_one_attempt() {
     let mut run = queued();
-    assert_eq!(begin(&mut run, beginning(1), None, None, at(0)).unwrap(), [Fact::Started]);
+    assert_eq!(
+        begin(&mut run, beginning(1), None, None, at(0)).unwrap(),
+        [Fact::Started]
+    );
     let before = run.clone();
-    assert_eq!(begin(&mut run, beginning(1), None, None, at(5)).unwrap(), []);
+    assert_eq!(
+        begin(&mut run, beginning(1), None, None, at(5)).unwrap(),
+        []
+    );
     assert_eq!(run, before);
-    let stranger = Begin { worker_id: Id::from_bytes([8; 16]), ..beginning(1) };
+    let stranger = Begin {
+        worker_id: Id::from_bytes([8; 16]),
+        ..beginning(1)
+    };
     let refused = begin(&mut run, stranger, None, None, at(5));
     assert!(matches!(refused, Err(Error::StaleFence { .. })));
 }
@@ -106,12 +115,24 @@ fn a_smaller_fence_is_refused_everywhere_once_a_higher_one_is_known() {
     assert_eq!(run.attempt.as_ref().unwrap().outcome, Some(Outcome::Lost));
     let before = run.clone();
     let is_stale = |outcome: Result<Vec<Fact>, Error>| {
-        matches!(outcome, Err(Error::StaleFence { given: 1, newest: 2 }))
+        matches!(
+            outcome,
+            Err(Error::StaleFence {
+                given: 1,
+                newest: 2
+            })
+        )
     };
     assert!(is_stale(begin(&mut run, beginning(1), None, None, at(60))));
-    assert!(is_stale(report_phase(&mut run, 1, Move::Train).map(|()| Vec::new())));
+    assert!(is_stale(
+        report_phase(&mut run, 1, Move::Train).map(|()| Vec::new())
+    ));
     assert!(is_stale(record(&mut run, &recording(1, 200, 11), at(60))));
-    assert!(is_stale(finish(&mut run, &finishing(1, Outcome::Completed), at(60))));
+    assert!(is_stale(finish(
+        &mut run,
+        &finishing(1, Outcome::Completed),
+        at(60)
+    )));
     assert_eq!(run, before);
     // Under the newer lease nothing was begun yet.
     let early = record(&mut run, &recording(2, 200, 11), at(60));
@@ -124,7 +145,10 @@ fn a_smaller_fence_is_refused_everywhere_once_a_higher_one_is_known() {
 #[test]
 fn a_lost_worker_sends_the_run_back_with_what_was_committed() {
     let mut run = training();
-    let lost = Requeued { fence: 1, cause: QueueCause::WorkerLost };
+    let lost = Requeued {
+        fence: 1,
+        cause: QueueCause::WorkerLost,
+    };
     let facts = requeued(&mut run, lost, at(90)).unwrap();
     assert_eq!(facts, [Fact::Queued(QueueCause::WorkerLost)]);
     assert_eq!((run.state, run.committed), (State::Queued, seconds(10)));
@@ -135,9 +159,19 @@ fn a_lost_worker_sends_the_run_back_with_what_was_committed() {
     assert!(!run.takes_telemetry(1));
     assert_eq!(requeued(&mut run, lost, at(92)).unwrap(), [], "told twice");
     let resume = checkpoint(1, 100);
-    begin(&mut run, beginning(2), Some(&resume), Some("cpu/avx2/f32"), at(95)).unwrap();
+    begin(
+        &mut run,
+        beginning(2),
+        Some(&resume),
+        Some("cpu/avx2/f32"),
+        at(95),
+    )
+    .unwrap();
     let attempt = run.attempt.clone().unwrap();
-    assert_eq!((attempt.start_step, attempt.resumed_from), (Some(100), Some(resume.id)));
+    assert_eq!(
+        (attempt.start_step, attempt.resumed_from),
+        (Some(100), Some(resume.id))
+    );
     record(&mut run, &recording(2, 150, 4), at(100)).unwrap();
     assert_eq!(run.committed, seconds(14), "the sum over attempts");
     assert!(run.is_bit_exact);
@@ -147,8 +181,18 @@ fn a_lost_worker_sends_the_run_back_with_what_was_committed() {
 fn another_device_kind_is_not_bit_exact_unless_it_starts_anew() {
     let resume = checkpoint(1, 100);
     let mut run = training();
-    let other = Begin { device_kind: "cuda/h200/bf16".into(), ..beginning(2) };
-    begin(&mut run, other.clone(), Some(&resume), Some("cpu/avx2/f32"), at(60)).unwrap();
+    let other = Begin {
+        device_kind: "cuda/h200/bf16".into(),
+        ..beginning(2)
+    };
+    begin(
+        &mut run,
+        other.clone(),
+        Some(&resume),
+        Some("cpu/avx2/f32"),
+        at(60),
+    )
+    .unwrap();
     assert!(!run.is_bit_exact);
     let back = checkpoint(2, 150);
     let kind = Some("cpu/avx2/f32");
@@ -175,7 +219,11 @@ fn committed_time_never_falls_nor_outruns_the_clock() {
 
 #[test]
 fn what_was_wished_decides_how_an_attempt_ends() {
-    let pause = || Some(Wish::Pause { cause: "balance".into() });
+    let pause = || {
+        Some(Wish::Pause {
+            cause: "balance".into(),
+        })
+    };
     let cases = [
         (Outcome::Paused, None, State::Paused),
         (Outcome::Paused, pause(), State::Paused),
@@ -189,7 +237,10 @@ fn what_was_wished_decides_how_an_attempt_ends() {
         (Outcome::Completed, Some(Wish::Cancel), State::Completed),
     ];
     for (outcome, wish, state) in cases {
-        let mut run = Run { wish: wish.clone(), ..training() };
+        let mut run = Run {
+            wish: wish.clone(),
+            ..training()
+        };
         let facts = finish(&mut run, &finishing(1, outcome), at(40)).unwrap();
         assert_eq!(run.state, state, "{outcome} {wish:?}");
         assert!(!facts.is_empty() && run.wish.is_none());
@@ -198,16 +249,30 @@ fn what_was_wished_decides_how_an_attempt_ends() {
             assert_eq!(run.cause, "balance");
         }
         let again = finish(&mut run, &finishing(1, outcome), at(41));
-        assert!(matches!(again, Err(Error::StaleFence { .. })), "ended attempts write nothing");
+        assert!(
+            matches!(again, Err(Error::StaleFence { .. })),
+            "ended attempts write nothing"
+        );
     }
 }
 
 #[test]
 fn a_wish_is_done_at_once_when_the_worker_is_lost() {
-    let lost = Requeued { fence: 1, cause: QueueCause::WorkerLost };
-    let mut run = Run { wish: Some(Wish::Cancel), ..training() };
+    let lost = Requeued {
+        fence: 1,
+        cause: QueueCause::WorkerLost,
+    };
+    let mut run = Run {
+        wish: Some(Wish::Cancel),
+        ..training()
+    };
     assert_eq!(requeued(&mut run, lost, at(90)).unwrap(), [Fact::Cancelled]);
-    let mut run = Run { wish: Some(Wish::Pause { cause: "cap".into() }), ..training() };
+    let mut run = Run {
+        wish: Some(Wish::Pause {
+            cause: "cap".into(),
+        }),
+        ..training()
+    };
     assert_eq!(requeued(&mut run, lost, at(90)).unwrap(), [Fact::Paused]);
     assert_eq!((run.state, run.cause.as_str()), (State::Paused, "cap"));
 }
@@ -229,7 +294,10 @@ fn a_lease_is_taken_note_of_once_and_in_any_order() {
     let before = run.clone();
     leased(&mut run, Leased { fence: 2 }, at(1));
     leased(&mut run, Leased { fence: 1 }, at(1));
-    let stale = Requeued { fence: 1, cause: QueueCause::WorkerLost };
+    let stale = Requeued {
+        fence: 1,
+        cause: QueueCause::WorkerLost,
+    };
     assert_eq!(requeued(&mut run, stale, at(1)).unwrap(), []);
     assert_eq!(run, before);
 }
@@ -239,16 +307,27 @@ fn a_completed_attempt_brings_weights_under_plain_names() {
     let mut run = training();
     let mut bare = finishing(1, Outcome::Completed);
     bare.artifacts.clear();
-    assert!(matches!(finish(&mut run, &bare, at(40)), Err(Error::WeightsMissing)));
+    assert!(matches!(
+        finish(&mut run, &bare, at(40)),
+        Err(Error::WeightsMissing)
+    ));
     for name in ["", "../x", "a/b", "a\\b", ".hidden", "a\nb"] {
         let mut finishing = finishing(1, Outcome::Completed);
         finishing.artifacts[0].file_name = name.into();
         let refused = finish(&mut run, &finishing, at(40)).unwrap_err();
-        assert!(refused.to_string().starts_with("artifacts[0].file_name"), "{name:?} {refused}");
+        assert!(
+            refused.to_string().starts_with("artifacts[0].file_name"),
+            "{name:?} {refused}"
+        );
     }
     let mut odd = finishing(1, Outcome::Completed);
     odd.artifacts[0].kind = "virus".into();
-    assert!(finish(&mut run, &odd, at(40)).unwrap_err().to_string().contains("is one of weights"));
+    assert!(
+        finish(&mut run, &odd, at(40))
+            .unwrap_err()
+            .to_string()
+            .contains("is one of weights")
+    );
 }
 
 #[test]
