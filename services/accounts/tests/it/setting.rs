@@ -40,6 +40,10 @@ pub struct Somebody {
 impl Setting {
     /// Starts accounts in this database, for the first time.
     pub async fn start(database: TestDatabase) -> Self {
+        Box::pin(Self::start_all(database)).await
+    }
+
+    async fn start_all(database: TestDatabase) -> Self {
         let nats = TestNats::start().await;
         let fleet = TestFleet::in_database(&nats, &database);
         let caller = fleet.context("gateway").await;
@@ -58,7 +62,7 @@ impl Setting {
 
     /// Starts the service, and waits until it answers.
     pub async fn run(&mut self) {
-        let context = self.fleet.context(accounts::NAME).await;
+        let context = Box::pin(self.fleet.context(accounts::NAME)).await;
         let stop = context.shutdown().clone();
         let serving = tokio::spawn(accounts::serve(context));
         self.running = Some((stop, serving));

@@ -2,6 +2,8 @@
 //!
 //! Its neighbours stand only at their proto: `accounts` as a small server, `projects` as a teller of facts.
 
+#![expect(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
 mod facts;
 mod holds;
 mod kill;

@@ -41,13 +41,12 @@ pub struct Setting {
 impl Setting {
     /// Starts billing in this database, with one workspace on the free plan.
     pub async fn start(database: TestDatabase) -> Self {
-        Self::start_with(database, "").await
+        Box::pin(Self::start_all(database)).await
     }
 
-    /// As `start`, with more configuration.
-    pub async fn start_with(database: TestDatabase, sections: &str) -> Self {
+    async fn start_all(database: TestDatabase) -> Self {
         let nats = TestNats::start().await;
-        let fleet = TestFleet::with(&nats, database.url(), sections);
+        let fleet = TestFleet::in_database(&nats, &database);
         let accounts = Accounts::default();
         accounts.serve(fleet.config().fleet().listen.accounts);
         let caller = fleet.context("projects").await;
@@ -72,7 +71,7 @@ impl Setting {
 
     /// Starts the service, and waits until it answers.
     pub async fn run(&mut self) {
-        let context = self.fleet.context(billing::NAME).await;
+        let context = Box::pin(self.fleet.context(billing::NAME)).await;
         let stop = context.shutdown().clone();
         let serving = tokio::spawn(billing::serve(context));
         self.running = Some((stop, serving));
