@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use engine::clock::Stopwatch;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -175,12 +176,12 @@ impl Fleet {
     }
 
     pub fn wait_for<T>(&self, what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let waited = Stopwatch::start();
         loop {
             if let Some(value) = condition() {
                 return value;
             }
-            assert!(Instant::now() < deadline, "waited too long until {what}\n{}", self.log_tail());
+            assert!(waited.elapsed() < PATIENCE, "waited too long until {what}\n{}", self.log_tail());
             std::thread::sleep(POLL);
         }
     }

@@ -1,6 +1,8 @@
 //! Any process can be killed at any moment: runs complete, and nothing is counted twice.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use engine::clock::Stopwatch;
 
 use crate::fleet::{Fleet, number, seconds};
 
@@ -24,12 +26,12 @@ fn a_killed_worker_costs_only_time_and_changes_no_bit_of_the_model() {
     let whole = fleet.settled("whole");
 
     train("killed");
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let after_first_epoch = fleet.wait_for("the first epoch's checkpoint", || {
         let run = fleet.json(&["runs", "show", "killed"]);
         (run["epochs_done"] == 1).then_some(run)
     });
-    let checkpointed = Instant::now();
+    let checkpointed = Stopwatch::start();
     fleet.wait_for("ten seconds of the second epoch pass", || {
         let run = fleet.json(&["runs", "show", "killed"]);
         assert_eq!(run["state"], "RUN_STATE_TRAINING", "the epoch is too short for this test");
