@@ -279,7 +279,7 @@ impl Attempt<'_> {
         let mut counters = (Counters::read(), Stopwatch::start());
         let mut checkpointed = Stopwatch::start();
         let mut metrics = std::collections::HashMap::new();
-        let mut position = (0, 0);
+        let mut iteration = 0;
         let mut has_wish = true;
         loop {
             tokio::select! {
@@ -313,14 +313,14 @@ impl Attempt<'_> {
                         voice.log("info", text).await;
                     }
                     Some(Told::Step(step)) => {
-                        position = (step.epoch, step.iteration);
+                        iteration = step.iteration;
                         let left = remaining(&step);
                         voice.step(&step, left).await;
                         progress.send_replace(lease_progress(&step));
                     }
                     Some(Told::Epoch(epoch)) => {
                         metrics = epoch_metrics(&epoch);
-                        voice.epoch(position.1, &epoch).await;
+                        voice.epoch(iteration, &epoch).await;
                         if let Some(scores) = &epoch.validation {
                             let text = format!(
                                 "epoch {}: mAP50 {:.4}, mAP50-95 {:.4}",
@@ -337,7 +337,7 @@ impl Attempt<'_> {
                             *best = Some(bytes.clone());
                         }
                         let told = if is_epoch { metrics.clone() } else { Default::default() };
-                        self.record(bytes, position, compute, told, is_best).await?;
+                        self.record(bytes, compute, told, is_best).await?;
                         checkpointed = Stopwatch::start();
                     }
                 },
@@ -349,19 +349,17 @@ impl Attempt<'_> {
     async fn record(
         &mut self,
         bytes: Bytes,
-        (epoch, iteration): (u32, u64),
         compute: Duration,
         metrics: std::collections::HashMap<String, f64>,
         is_best: bool,
     ) -> Result<(), Error> {
-        let header = Checkpoint::from_bytes(&bytes, "just written")?.header.position;
-        debug_assert!(header.iteration <= iteration.max(header.iteration), "{epoch}");
+        let position = Checkpoint::from_bytes(&bytes, "just written")?.header.position;
         let (digest, size_bytes) = self.store(bytes).await?;
         let request = RecordCheckpointRequest {
             run_id: self.lease.run_id.clone(),
             fence: self.lease.fence,
-            epoch: i32::try_from(header.epoch).unwrap_or(i32::MAX),
-            step: i64::try_from(header.iteration).unwrap_or(i64::MAX),
+            epoch: i32::try_from(position.epoch).unwrap_or(i32::MAX),
+            step: i64::try_from(position.iteration).unwrap_or(i64::MAX),
             digest,
             size_bytes,
             committed: prost_types::Duration::try_from(compute).ok(),
@@ -424,10 +422,10 @@ impl Attempt<'_> {
         self.report(RunState::Validating).await?;
         let stopwatch = Stopwatch::start();
         let best = best.ok_or_else(|| Error::Run("the training left no best checkpoint".into()))?;
-        let name = self.run.name.clone();
+        let (name, date) = (file_stem(&self.run.name), self.worker.clock.now().to_string());
         let making = tokio::task::spawn_blocking(move || {
             let best = Checkpoint::from_bytes(&best, "the best")?;
-            training::files(&file_stem(&name), best)
+            training::files(&name, best, date)
         });
         let files = making.await.map_err(Fault::internal)??;
         let mut artifacts = Vec::with_capacity(files.len());

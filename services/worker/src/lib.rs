@@ -19,8 +19,10 @@ mod transfer;
 
 use std::time::Duration;
 
+use kit::auth::{Identity, Principal, Role, SignLayer};
 use kit::fault::{Fault, Kind};
-use kit::service::Context;
+use kit::id::{Id, Worker as WorkerMarker};
+use kit::service::{Channel, Context};
 use proto::fovea::datasets::v1::dataset_service_client::DatasetServiceClient;
 use proto::fovea::fleet::v1::fleet_service_client::FleetServiceClient;
 use proto::fovea::fleet::v1::{RegisterWorkerRequest, TakeLeaseRequest, Worker as Description};
@@ -40,7 +42,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub async fn serve(context: Context) -> Result<(), Fault> {
     let config: Config = context.section()?;
     let folder = config.folder.clone().unwrap_or_else(|| context.fleet().data.join(NAME));
-    let worker_id = device::own_id(&folder, context.now())?.to_string();
+    let worker_id = device::own_id(&folder, context.now())?;
     let device = device::Device::measure(&config).await?;
     let gateway = context.fleet().service_url("gateway").ok_or_else(|| {
         Fault::new(Kind::Invalid, "CONFIGURATION_INVALID", NAME, "there is no gateway's address")
@@ -48,15 +50,15 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
     let transfer = transfer::Transfer::new(gateway)?;
     let mut worker = attempt::Worker {
         cache: cache::Cache::new(folder.join("pictures"), config.cache_bytes, transfer.clone()),
-        worker_id,
+        worker_id: worker_id.to_string(),
         device,
         config,
         heartbeat: Duration::from_secs(10),
         bus: context.bus().clone(),
         clock: context.clock().clone(),
-        runs: RunServiceClient::new(context.worker_channel("projects")?),
-        fleet: FleetServiceClient::new(context.worker_channel("scheduler")?),
-        datasets: DatasetServiceClient::new(context.worker_channel("datasets")?),
+        runs: RunServiceClient::new(channel(&context, worker_id, "projects")?),
+        fleet: FleetServiceClient::new(channel(&context, worker_id, "scheduler")?),
+        datasets: DatasetServiceClient::new(channel(&context, worker_id, "datasets")?),
         transfer,
         shutdown: context.shutdown().clone(),
     };
@@ -116,4 +118,18 @@ async fn register(worker: &mut attempt::Worker) {
             }
         }
     }
+}
+
+/// Returns a channel to a service with calls signed as this worker.
+fn channel(context: &Context, id: Id<WorkerMarker>, service: &str) -> Result<Channel, Fault> {
+    let address = context.fleet().service_url(service).ok_or_else(|| {
+        let message = format!("there is no address of '{service}'");
+        Fault::new(Kind::Invalid, "CONFIGURATION_INVALID", NAME, message)
+    })?;
+    let identity = Identity {
+        principal: Principal::Worker(id),
+        role: Role::Worker,
+        ..Identity::service(NAME)
+    };
+    Channel::to(&address, &SignLayer::with_identity(context.signer().clone(), identity))
 }

@@ -119,20 +119,22 @@ impl Progress for Teller {
 /// The files of a finished training: kind, file name and bytes.
 pub type Files = Vec<(&'static str, String, Bytes)>;
 
-/// Makes the files of a model from its best checkpoint: weights, ONNX, and the table of results. Blocks.
-pub fn files(name: &str, best: Checkpoint) -> engine::Result<Files> {
+/// Makes the files of a model from its best checkpoint: weights, ONNX, and the table of results; `date` is today's.
+/// Blocks.
+pub fn files(name: &str, best: Checkpoint, date: String) -> engine::Result<Files> {
+    let results = engine::train::results(&best.header.history);
     let model = best.into_model();
     let header = &model.header;
     let side = header.options.imgsz;
     let export = ExportOptions {
         height: side,
         width: side,
+        dynamic_batch: false,
         class_names: header.classes.clone(),
         description: format!("Fovea {} trained as {name}", header.model.name()),
-        ..ExportOptions::default()
+        date,
     };
     let onnx = onnx::export(&header.model, model.inference_state(), &export)?;
-    let results = engine::train::results_csv(&header.history);
     Ok(vec![
         ("weights", format!("{name}.fovea"), Bytes::from(model.to_bytes())),
         ("onnx", format!("{name}.onnx"), Bytes::from(onnx)),
