@@ -1,3 +1,5 @@
+//! What workers and leases may and may not do to a run.
+
 use super::super::run::tests::queued;
 use super::*;
 
