@@ -9,7 +9,7 @@ use sea_orm::{
     Statement, Value,
 };
 
-use super::{Engine, Error, FromRow, Row, Store, is_conflict};
+use super::{Engine, Error, FromRow, Row, Store};
 use crate::time::Timestamp;
 
 /// Runs statements: a pool for reading, or a transaction (a [`Tx`] is one of these too).
@@ -106,13 +106,14 @@ impl Sql {
     }
 
     fn failed(&self, sql: &str, source: DbErr) -> Error {
-        if is_conflict(&source) {
-            self.conflict.store(true, Ordering::Relaxed);
-        }
-        Error::Database {
+        let error = Error::Database {
             statement: one_line(sql),
             source,
+        };
+        if error.is_conflict() {
+            self.conflict.store(true, Ordering::Relaxed);
         }
+        error
     }
 }
 
