@@ -1,6 +1,6 @@
 //! Puts batches together: training batches by epoch and number, validation batches by similar shape.
 
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::augment::{self, Augmentation, Scene, Warp};
@@ -9,7 +9,7 @@ use super::decode;
 use super::letterbox::{Letterbox, loaded_size};
 use super::picture::{PADDING, Picture};
 use super::yolo::Strictness;
-use super::{Dataset, Sample};
+use super::{Dataset, Label, Sample};
 use crate::loss::Targets;
 use crate::random::{Permutation, Philox, Use};
 use crate::{Error, Result};
@@ -134,28 +134,22 @@ impl TrainingBatches {
             ..
         } = &self.options;
         let mut stream = Philox::new(*seed, epoch, sample, Use::Mosaic);
-        let own = self.picture(sample)?;
+        let own = self.part(sample)?;
         let is_mosaic = stream.chance(augmentation.mosaic) && epoch < self.options.close_mosaic_at;
         let scene = if is_mosaic {
             let centre = augment::mosaic_centre(&mut stream, *size);
             let count = self.dataset.train.len() as u32;
             let partners: [u32; 3] = std::array::from_fn(|_| stream.below(count));
             let others = [
-                self.picture(partners[0])?,
-                self.picture(partners[1])?,
-                self.picture(partners[2])?,
+                self.part(partners[0])?,
+                self.part(partners[1])?,
+                self.part(partners[2])?,
             ];
-            let labels = |index: u32| &self.dataset.train[index as usize].labels[..];
-            let parts = [
-                (&*own, labels(sample)),
-                (&*others[0], labels(partners[0])),
-                (&*others[1], labels(partners[1])),
-                (&*others[2], labels(partners[2])),
-            ];
+            let [one, two, three] = &others;
+            let parts = [&own, one, two, three].map(|(picture, labels)| (&**picture, *labels));
             augment::mosaic(parts, centre, *size)
         } else {
-            let labels = &self.dataset.train[sample as usize].labels;
-            Scene::new(Picture::clone(&own), labels)
+            Scene::new(Picture::clone(&own.0), own.1)
         };
         let mut stream = Philox::new(*seed, epoch, sample, Use::Affine);
         let source = (scene.picture.width(), scene.picture.height());
@@ -175,10 +169,14 @@ impl TrainingBatches {
         self.cache.used_bytes()
     }
 
-    fn picture(&self, sample: u32) -> Result<Arc<Picture>> {
-        let index = sample as usize;
-        self.unreadable
-            .stand_in(sample, self.cache.get(index, &self.dataset.train[index]))
+    /// Returns a sample's picture and labels; an unreadable one is left out with its labels.
+    fn part(&self, index: u32) -> Result<(Arc<Picture>, &[Label])> {
+        let sample = &self.dataset.train[index as usize];
+        let picture = self.cache.get(index as usize, sample);
+        Ok(match self.unreadable.leave_out(index, picture)? {
+            Some(picture) => (picture, &sample.labels),
+            None => (stand_in(), &[]),
+        })
     }
 }
 
@@ -211,16 +209,19 @@ impl ValidationBatches {
         cache_bytes: u64,
     ) -> Result<Self> {
         let samples = split.samples(&dataset);
-        let sizes = samples
-            .iter()
-            .map(|sample| decode::dimensions(&sample.name, &sample.source))
-            .collect::<Result<Vec<_>>>()?;
+        let unreadable = Unreadable::new(strictness);
+        let mut sizes = Vec::with_capacity(samples.len());
+        for (index, sample) in samples.iter().enumerate() {
+            let size = decode::dimensions(&sample.name, &sample.source);
+            let size = unreadable.leave_out(index as u32, size)?;
+            sizes.push(size.unwrap_or((STRIDE, STRIDE)));
+        }
         Ok(Self {
             split,
             size,
             frames: plan_frames(&sizes, size, batch),
             cache: PictureCache::new(samples.len(), size, cache_bytes),
-            unreadable: Unreadable::new(strictness),
+            unreadable,
             dataset,
         })
     }
@@ -250,13 +251,15 @@ impl ValidationBatches {
             .enumerate()
         {
             let sample = &self.split.samples(&self.dataset)[index as usize];
-            let picture = self
-                .unreadable
-                .stand_in(index, self.cache.get(index as usize, sample))?;
+            let picture = self.cache.get(index as usize, sample);
+            let (picture, labels) = match self.unreadable.leave_out(index, picture)? {
+                Some(picture) => (picture, &sample.labels[..]),
+                None => (stand_in(), &[][..]),
+            };
             let source = (picture.width(), picture.height());
             let fit = Letterbox::fit(source, (frame.width, frame.height), false);
             fit.apply(&picture, target);
-            for label in &sample.labels {
+            for label in labels {
                 targets.push(image as u32, label.class, fit.bounds_in_frame(label.bounds));
             }
         }
@@ -314,47 +317,58 @@ fn plan_frames(sizes: &[(usize, usize)], size: usize, batch: usize) -> Vec<Frame
         .collect()
 }
 
+/// Returns the grey picture that takes an unreadable one's place: a batch keeps its size.
+fn stand_in() -> Arc<Picture> {
+    Arc::new(Picture::filled(STRIDE, STRIDE, [PADDING; 3]))
+}
+
 /// What happens to pictures that turn out unreadable only when they are decoded.
 #[derive(Debug)]
 struct Unreadable {
     strictness: Strictness,
-    seen: Mutex<BTreeMap<u32, String>>,
+    seen: Mutex<Seen>,
+}
+
+/// Unreadable pictures in the order in which they were met.
+#[derive(Debug, Default)]
+struct Seen {
+    samples: HashSet<u32>,
+    reasons: Vec<String>,
 }
 
 impl Unreadable {
     fn new(strictness: Strictness) -> Self {
         Self {
             strictness,
-            seen: Mutex::new(BTreeMap::new()),
+            seen: Mutex::new(Seen::default()),
         }
     }
 
-    /// Passes a picture on; where bad ones are left out, a grey picture stands in and the reason is kept.
-    fn stand_in(&self, sample: u32, picture: Result<Arc<Picture>>) -> Result<Arc<Picture>> {
+    /// Passes a picture on; where bad ones are left out, keeps the reason and returns none.
+    fn leave_out<T>(&self, sample: u32, picture: Result<T>) -> Result<Option<T>> {
         match picture {
             Err(error @ (Error::Data { .. } | Error::Io { .. }))
                 if self.strictness == Strictness::LeaveOut =>
             {
-                self.seen
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(sample, error.to_string());
-                Ok(Arc::new(Picture::filled(STRIDE, STRIDE, [PADDING; 3])))
+                let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+                if seen.samples.insert(sample) {
+                    seen.reasons.push(error.to_string());
+                }
+                Ok(None)
             }
-            other => other,
+            other => other.map(Some),
         }
     }
 
     fn list(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.values().cloned().collect()
+        seen.reasons.clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::decode::Source;
-    use super::super::labels::Label;
     use super::*;
 
     fn sample(index: u8, width: u32, height: u32) -> Sample {
@@ -464,7 +478,7 @@ mod tests {
         let mut lenient = options(0);
         lenient.strictness = Strictness::LeaveOut;
         let lenient = TrainingBatches::new(broken, lenient);
-        assert!(lenient.scene(3, 4).is_ok());
+        assert!(lenient.scene(3, 4).unwrap().objects.is_empty());
         assert_eq!(lenient.unreadable().len(), 1);
     }
 }

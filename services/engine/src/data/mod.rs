@@ -85,6 +85,15 @@ pub(crate) mod testing {
         )
     }
 
+    /// Unpacks an archive of the shared test data, or says that it is absent.
+    pub fn unpacked(archive: &str) -> Option<tempfile::TempDir> {
+        let bytes = shared_file(archive)?;
+        let folder = tempfile::tempdir().unwrap();
+        let mut archive = zip::ZipArchive::new(std::io::Cursor::new(bytes)).unwrap();
+        archive.extract(folder.path()).unwrap();
+        Some(folder)
+    }
+
     /// Reads a file of the shared test data, or says that it is absent.
     pub fn shared_file(path: &str) -> Option<Vec<u8>> {
         let path = shared_folder().join(path);

@@ -1,0 +1,259 @@
+//! The arguments of a training run, with the reference trainer's names and defaults.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::Augmentation;
+use crate::data::cache::CACHE_BYTES_DEFAULT;
+use crate::loss::Gains;
+use crate::models::ModelSpec;
+use crate::network::InputShape;
+use crate::optim::{self, OptimizerKind, OptimizerSettings};
+use crate::{Error, Result};
+
+/// The longest run.
+pub const EPOCHS_MAX: u32 = 100_000;
+/// The most threads that prepare batches.
+pub const WORKERS_MAX: usize = 64;
+
+/// What to train, on what and how.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrainOptions {
+    /// A published name, such as `yolo11n`.
+    pub model: String,
+    /// `data.yaml` or the folder that holds it; not read when the caller brings a data set.
+    pub data: PathBuf,
+    /// A checkpoint or model file whose weights to start from.
+    pub pretrained: Option<PathBuf>,
+    pub epochs: u32,
+    pub batch: usize,
+    /// Side of the pictures.
+    pub imgsz: usize,
+    pub seed: u64,
+    /// `auto`, `SGD`, `AdamW` or `MuSGD`. `auto` also chooses `lr0` and `momentum`.
+    pub optimizer: String,
+    pub lr0: f64,
+    /// The last learning rate as a fraction of the first.
+    pub lrf: f64,
+    pub momentum: f64,
+    pub weight_decay: f64,
+    pub warmup_epochs: f64,
+    pub warmup_momentum: f64,
+    pub warmup_bias_lr: f64,
+    /// Whether the rate falls along a cosine.
+    pub cos_lr: bool,
+    /// Stop after so many epochs without a better fitness; 0 never stops.
+    pub patience: u32,
+    /// Epochs at the end without mosaic.
+    pub close_mosaic: u32,
+    /// Share of the training pictures to use.
+    pub fraction: f64,
+    /// Whether to validate after each epoch.
+    pub val: bool,
+    /// Overlap above which validation suppresses a box.
+    pub iou: f64,
+    /// The most boxes of a picture in validation.
+    pub max_det: usize,
+    /// Keep a checkpoint of its own every so many epochs; 0 keeps none.
+    pub save_period: u32,
+    /// The most threads that prepare batches.
+    pub workers: usize,
+    /// Threads of the step; 0 takes all of the machine.
+    pub threads: usize,
+    /// Memory for decoded pictures, in bytes.
+    pub cache_bytes: u64,
+    /// Refuse a data set with broken images or labels instead of leaving them out.
+    pub strict: bool,
+    #[serde(flatten)]
+    pub gains: Gains,
+    #[serde(flatten)]
+    pub augmentation: Augmentation,
+}
+
+impl Default for TrainOptions {
+    fn default() -> Self {
+        Self {
+            model: "yolo11n".into(),
+            data: PathBuf::new(),
+            pretrained: None,
+            epochs: 100,
+            batch: 16,
+            imgsz: 640,
+            seed: 0,
+            optimizer: "auto".into(),
+            lr0: 0.01,
+            lrf: 0.01,
+            momentum: 0.937,
+            weight_decay: 0.0005,
+            warmup_epochs: 3.0,
+            warmup_momentum: 0.8,
+            warmup_bias_lr: 0.1,
+            cos_lr: false,
+            patience: 100,
+            close_mosaic: 10,
+            fraction: 1.0,
+            val: true,
+            iou: 0.7,
+            max_det: 300,
+            save_period: 0,
+            workers: 8,
+            threads: 0,
+            cache_bytes: CACHE_BYTES_DEFAULT,
+            strict: false,
+            gains: Gains::default(),
+            augmentation: Augmentation::default(),
+        }
+    }
+}
+
+impl TrainOptions {
+    /// Refuses arguments that no run can have, naming the argument and the rule.
+    pub fn check(&self) -> Result<()> {
+        ModelSpec::parse(&self.model, 1)?;
+        InputShape::square(self.batch, self.imgsz).check()?;
+        self.augmentation.check()?;
+        let refuse = |argument, rule: String| Err(Error::Argument { argument, rule });
+        if self.epochs == 0 || self.epochs > EPOCHS_MAX {
+            let rule = format!("must be between 1 and {EPOCHS_MAX}, not {}", self.epochs);
+            return refuse("epochs", rule);
+        }
+        if self.workers > WORKERS_MAX {
+            return refuse(
+                "workers",
+                format!("must be at most {WORKERS_MAX}, not {}", self.workers),
+            );
+        }
+        if self.max_det == 0 {
+            return refuse("max_det", "must be at least 1".into());
+        }
+        if !self.optimizer.eq_ignore_ascii_case("auto") {
+            OptimizerKind::parse(&self.optimizer)?;
+        }
+        let gains = &self.gains;
+        let ranges = [
+            ("lr0", self.lr0, 0.0, 10.0),
+            ("lrf", self.lrf, 0.0, 1.0),
+            ("momentum", self.momentum, 0.0, 0.9999),
+            ("weight_decay", self.weight_decay, 0.0, 1.0),
+            (
+                "warmup_epochs",
+                self.warmup_epochs,
+                0.0,
+                f64::from(EPOCHS_MAX),
+            ),
+            ("warmup_momentum", self.warmup_momentum, 0.0, 0.9999),
+            ("warmup_bias_lr", self.warmup_bias_lr, 0.0, 10.0),
+            ("fraction", self.fraction, f64::MIN_POSITIVE, 1.0),
+            ("iou", self.iou, 0.0, 1.0),
+            ("box", f64::from(gains.boxes), 0.0, 1e6),
+            ("cls", f64::from(gains.classes), 0.0, 1e6),
+            ("dfl", f64::from(gains.distances), 0.0, 1e6),
+        ];
+        for (argument, value, low, high) in ranges {
+            if !(low..=high).contains(&value) {
+                return refuse(argument, format!("{value} is not between {low} and {high}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the optimiser for a data set of `images` pictures and `classes` classes.
+    pub fn optimizer_settings(&self, images: usize, classes: usize) -> Result<OptimizerSettings> {
+        if self.optimizer.eq_ignore_ascii_case("auto") {
+            return Ok(optim::auto(
+                images,
+                self.batch,
+                self.epochs as usize,
+                classes,
+            ));
+        }
+        Ok(OptimizerSettings {
+            kind: OptimizerKind::parse(&self.optimizer)?,
+            learning_rate: self.lr0,
+            momentum: self.momentum,
+            warmup_bias_learning_rate: self.warmup_bias_lr,
+        })
+    }
+
+    /// Returns the first epoch without mosaic, counted from 0.
+    pub fn close_mosaic_at(&self) -> u32 {
+        if self.close_mosaic == 0 {
+            u32::MAX
+        } else {
+            self.epochs.saturating_sub(self.close_mosaic)
+        }
+    }
+
+    /// Returns how many threads prepare batches on a machine of `cores` cores: the step needs them more.
+    pub fn loader_threads(&self, cores: usize) -> usize {
+        self.workers.min(cores / CORES_PER_WORKER).max(1)
+    }
+}
+
+/// A loader thread prepares pictures several times faster than so many cores train on them.
+const CORES_PER_WORKER: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_pass_and_round_trip_with_flat_names() {
+        let options = TrainOptions::default();
+        options.check().unwrap();
+        let text = serde_yaml::to_string(&options).unwrap();
+        for line in [
+            "model: yolo11n",
+            "imgsz: 640",
+            "box: 7.5",
+            "hsv_s: 0.7",
+            "close_mosaic: 10",
+        ] {
+            assert!(
+                text.lines().any(|seen| seen == line),
+                "{line} is not in\n{text}"
+            );
+        }
+        assert_eq!(
+            serde_yaml::from_str::<TrainOptions>(&text).unwrap(),
+            options
+        );
+        assert_eq!(serde_json::from_str::<TrainOptions>("{}").unwrap(), options);
+    }
+
+    #[test]
+    fn each_argument_out_of_range_is_named() {
+        let cases: [(&str, fn(&mut TrainOptions)); 8] = [
+            ("epochs", |options| options.epochs = 0),
+            ("batch", |options| options.batch = 0),
+            ("imgsz", |options| options.imgsz = 100),
+            ("optimizer", |options| options.optimizer = "Magic".into()),
+            ("lr0", |options| options.lr0 = f64::NAN),
+            ("box", |options| options.gains.boxes = -1.0),
+            ("mosaic", |options| options.augmentation.mosaic = 2.0),
+            ("unknown model", |options| options.model = "yolo99".into()),
+        ];
+        for (name, change) in cases {
+            let mut options = TrainOptions::default();
+            change(&mut options);
+            let error = options.check().unwrap_err().to_string();
+            assert!(error.starts_with(name), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn mosaic_closes_so_many_epochs_before_the_end() {
+        let mut options = TrainOptions {
+            epochs: 60,
+            ..TrainOptions::default()
+        };
+        assert_eq!(options.close_mosaic_at(), 50);
+        options.close_mosaic = 0;
+        assert_eq!(options.close_mosaic_at(), u32::MAX);
+        options.epochs = 5;
+        options.close_mosaic = 10;
+        assert_eq!(options.close_mosaic_at(), 0);
+    }
+}
