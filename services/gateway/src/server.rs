@@ -75,13 +75,16 @@ pub async fn serve(
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "could not switch off Nagle's algorithm");
         }
-        let connection = connection(&builder, stream, router.clone(), peer);
-        let connection = graceful.watch(connection);
+        let (builder, router, watcher) = (builder.clone(), router.clone(), graceful.watcher());
         tokio::spawn(async move {
+            let _place = place;
+            if !says_something(&stream).await {
+                return;
+            }
+            let connection = watcher.watch(connection(&builder, stream, router, peer));
             if let Err(error) = connection.await {
                 tracing::debug!(error = %*error, "a connection broke");
             }
-            drop(place);
         });
     }
     if tokio::time::timeout(STOP_TIMEOUT, graceful.shutdown())
@@ -90,6 +93,13 @@ pub async fn serve(
     {
         tracing::warn!("cut the calls that did not end in time");
     }
+}
+
+/// Waits for a first byte: who connects and says nothing must not hold a place.
+async fn says_something(stream: &TcpStream) -> bool {
+    let mut byte = [0];
+    let first = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut byte));
+    matches!(first.await, Ok(Ok(length)) if length > 0)
 }
 
 fn connection(

@@ -23,9 +23,15 @@ pub async fn describe(
     headers: HeaderMap,
 ) -> Response {
     let name = reason.to_ascii_uppercase().replace('-', "_");
+    // Codes without a reason of ours share one section.
+    let heading = if name.starts_with("GRPC_") {
+        "GRPC"
+    } else {
+        name.as_str()
+    };
     let sections: Vec<_> = PAGES
         .iter()
-        .filter_map(|(service, page)| Some((*service, section(page, &name)?)))
+        .filter_map(|(service, page)| Some((*service, section(page, heading)?)))
         .collect();
     if sections.is_empty() {
         let path = format!("/errors/{reason}");

@@ -1,14 +1,18 @@
 //! All routes. What is not listed here is an RPC: gRPC by its content type, else REST by the
 //! annotations of the contract.
 
+use std::sync::LazyLock;
+
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use http::header::{HOST, USER_AGENT};
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method as Verb, StatusCode};
 use kit::time::Stopwatch;
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::Histogram;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
@@ -19,6 +23,19 @@ use crate::contract::{Contract, Found};
 use crate::error::Error;
 use crate::gateway::Shared;
 use crate::grpc;
+
+/// Seconds: from an embedded file to a part of an upload.
+const DURATION_BUCKETS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
+
+/// How long answers took to begin; streams go on after that.
+static REQUESTS: LazyLock<Histogram<f64>> = LazyLock::new(|| {
+    kit::telemetry::meter(crate::NAME)
+        .f64_histogram("http.server.request.duration")
+        .with_unit("s")
+        .with_description("requests answered")
+        .with_boundaries(DURATION_BUCKETS.to_vec())
+        .build()
+});
 
 /// Returns the whole public door.
 pub fn router(gateway: Shared) -> Router {
@@ -120,11 +137,18 @@ async fn observed(request: Request, next: Next) -> Response {
     let stopwatch = Stopwatch::start();
     let response = next.run(request).instrument(span.clone()).await;
     let status = response.status();
+    let took = stopwatch.elapsed();
+    let labels = [
+        KeyValue::new("http.request.method", known(&verb)),
+        KeyValue::new("http.route", route.clone()),
+        KeyValue::new("http.response.status_code", i64::from(status.as_u16())),
+    ];
+    REQUESTS.record(took.as_secs_f64(), &labels);
     span.record("http.response.status_code", status.as_u16());
     if status.is_server_error() {
         span.record("error.type", status.as_str());
     }
-    let took_ms = u64::try_from(stopwatch.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     span.in_scope(|| {
         tracing::info!(
             http.request.method = %verb,
@@ -172,6 +196,18 @@ fn route(request: &Request) -> String {
     match Contract::get().rest(request.method(), path) {
         Found::Rpc(_, binding, _) => binding.template.text().to_owned(),
         Found::OtherVerbs(_) | Found::Nothing => "_OTHER".to_owned(),
+    }
+}
+
+/// Anybody can make up any number of methods.
+fn known(verb: &Verb) -> &'static str {
+    match *verb {
+        Verb::GET => "GET",
+        Verb::HEAD => "HEAD",
+        Verb::POST => "POST",
+        Verb::PUT => "PUT",
+        Verb::DELETE => "DELETE",
+        _ => "_OTHER",
     }
 }
 

@@ -5,7 +5,7 @@ use axum::extract::{Query, Request, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use http::header::{CACHE_CONTROL, SET_COOKIE};
 use http::request::Parts;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 use proto::fovea::accounts::v1::{CreateSessionRequest, CreateSessionResponse};
 use serde::Deserialize;
 
@@ -82,6 +82,10 @@ pub async fn link(
     request: Request,
 ) -> Response {
     let (parts, _) = request.into_parts();
+    if parts.method == Method::HEAD {
+        // Whoever only looks at a link must not use it up.
+        return StatusCode::OK.into_response();
+    }
     let request = CreateSessionRequest {
         key_secret: String::new(),
         sign_in_token: link.token,

@@ -23,6 +23,7 @@ const STATES = {
 };
 const FINAL = ["RUN_STATE_COMPLETED", "RUN_STATE_CANCELLED", "RUN_STATE_FAILED"];
 const MAP50 = "metrics/mAP50(B)", MAP = "metrics/mAP50-95(B)";
+const PRECISION = "metrics/precision(B)", RECALL = "metrics/recall(B)";
 
 const main = document.getElementById("main");
 let view = { close() {} };
@@ -86,7 +87,8 @@ function money(micros) {
 function span(total) {
   const whole = Math.round(total);
   if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (whole < 600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
   return `${Math.floor(whole / 3600)} h ${Math.floor(whole / 60) % 60} min`;
 }
 
@@ -148,7 +150,7 @@ async function balance() {
 }
 
 /** Opens a stream that says how it is doing. The browser reconnects and gives the last id back. */
-function stream(path, handlers) {
+function stream(path, handlers, opened) {
   const source = new EventSource(path);
   let watch = null;
   const heard = () => {
@@ -156,7 +158,7 @@ function stream(path, handlers) {
     clearTimeout(watch);
     watch = setTimeout(() => connection("wait", "reconnecting"), STALE_MS);
   };
-  source.onopen = heard;
+  source.onopen = () => { heard(); opened?.(); };
   source.onerror = () => connection("wait", source.readyState === EventSource.CLOSED ? "offline" : "reconnecting");
   source.addEventListener("heartbeat", heard);
   for (const [name, handle] of Object.entries(handlers)) {
@@ -238,7 +240,7 @@ function runsView() {
   const refresh = debounced(async () => { await load(); balance(); });
   load().catch(notice);
   const query = new URLSearchParams({ types: "fovea.runs." });
-  const live = stream(`/v1/events?${query}`, { message: refresh });
+  const live = stream(`/v1/events?${query}`, { message: refresh }, refresh);
   const timer = setInterval(() => { if (!document.hidden) refresh(); }, 30_000);
   return { close() { live.close(); clearInterval(timer); } };
 }
@@ -333,12 +335,16 @@ function runView(id) {
     ].filter(Boolean).map((text) => h("span", { class: text === run.id ? "mono" : null }, text)));
     tiles.map50.value.textContent = metric(run, MAP50);
     tiles.map.value.textContent = metric(run, MAP);
+    showRates(run.metrics ?? {});
     tiles.committed.value.textContent = span(seconds(run.committed));
     tiles.committed.under.textContent = `at ${money(run.price_per_hour_micros)} an hour`;
     const estimate = run.estimate;
     if (estimate) {
       tiles.estimate.value.textContent = money(estimate.cost_likely_micros);
-      tiles.estimate.under.textContent = `${money(estimate.cost_low_micros)} to ${money(estimate.cost_high_micros)} · ${span(seconds(estimate.time_likely))} · ${estimate.basis}`;
+      const low = money(estimate.cost_low_micros).replace(" cr", "");
+      const text = `${low}–${money(estimate.cost_high_micros)} · ${span(seconds(estimate.time_likely))} · ${estimate.basis}`;
+      tiles.estimate.under.textContent = text;
+      tiles.estimate.under.title = text;
     }
     const total = number(spec.epochs), done = number(run.epochs_done);
     if (total) {
@@ -352,6 +358,12 @@ function runView(id) {
     settings.replaceChildren(...settingRows(run));
     showActions();
     charge();
+  }
+
+  function showRates(metrics) {
+    for (const [tile, name] of [["map50", PRECISION], ["map", RECALL]]) {
+      if (name in metrics) tiles[tile].under.textContent = `${words(name.split("/")[1])} ${short(Number(metrics[name]))}`;
+    }
   }
 
   function showActions() {
@@ -395,6 +407,7 @@ function runView(id) {
     else if (group === "val") losses.add(name, step, amount, { label: `val ${words(rest)}`, dashed: true });
     else if (group === "metrics") maps.add(name, step, amount, { label: words(rest) });
     else if (group === "lr") { ratePanel.hidden = false; rates.add(name, step, amount, { label: rest }); }
+    showRates({ [name]: amount });
     if (name === MAP50) tiles.map50.value.textContent = short(amount);
     if (name === MAP) tiles.map.value.textContent = short(amount);
   }
@@ -532,7 +545,7 @@ const themes = [null, "dark", "light"];
 function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
-  document.getElementById("theme").textContent = theme ? `Theme: ${theme}` : "Theme: auto";
+  document.getElementById("theme").replaceChildren(h("span", { class: "wide" }, "Theme: "), theme ?? "auto");
 }
 document.getElementById("theme").addEventListener("click", () => {
   const next = themes[(themes.indexOf(document.documentElement.dataset.theme ?? null) + 1) % themes.length];

@@ -32,8 +32,11 @@ async fn a_key_becomes_a_cookie_that_scripts_and_other_sites_cannot_use() {
     );
     let cookie = ("cookie", "theme=dark; fovea_session=fs_session");
     let own = format!("http://{}", world.address);
-    let get = |headers| with(world.request("GET", "/v1/runs", "", ""), headers);
-    let post = |headers| with(world.request("POST", "/v1/runs", "", "{}"), headers);
+    let get =
+        |headers: &[(&'static str, &str)]| with(world.request("GET", "/v1/runs", "", ""), headers);
+    let post = |headers: &[(&'static str, &str)]| {
+        with(world.request("POST", "/v1/runs", "", "{}"), headers)
+    };
 
     assert_eq!(world.send(get(&[cookie])).await.status, StatusCode::OK);
     let answer = world.send(post(&[cookie])).await;

@@ -163,7 +163,8 @@ impl World {
     }
 
     pub async fn post(&self, path: &str, key: &str, body: &str) -> Answer {
-        self.send(self.request("POST", path, key, body)).await
+        self.send(self.request("POST", path, key, body.to_owned()))
+            .await
     }
 
     /// Returns a request with a key, or with none where it is empty.
