@@ -11,6 +11,7 @@ use std::{env, fs};
 )]
 fn main() -> Result<(), Box<dyn Error>> {
     let services = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("..");
+    println!("cargo:rerun-if-changed=build.rs");
     let mut table = String::from("&[\n");
     let mut folders: Vec<_> = fs::read_dir(&services)?
         .map(|entry| entry.map(|entry| entry.path()))
@@ -18,8 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     folders.sort();
     for folder in folders {
         let page = folder.join("errors.md");
-        println!("cargo:rerun-if-changed={}", page.display());
+        // A page that is not there yet must not be named: cargo would run this at every build.
         if page.is_file() {
+            println!("cargo:rerun-if-changed={}", page.display());
             let name = folder.file_name().unwrap_or_default().to_string_lossy();
             let page = page.canonicalize()?;
             writeln!(

@@ -278,7 +278,7 @@ fn scalar(kind: &Kind, json: &Json) -> Result<Value, String> {
 pub fn scalar_from_text(kind: &Kind, text: &str) -> Result<Value, String> {
     let shown: String = text.chars().take(40).collect();
     let refuse = || format!("'{shown}' is not {}", words(kind));
-    let value = match kind {
+    match kind {
         Kind::Bool => text.parse().map(Value::Bool).map_err(|_| refuse()),
         Kind::String => Ok(Value::String(text.to_owned())),
         Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => {
@@ -306,8 +306,7 @@ pub fn scalar_from_text(kind: &Kind, text: &str) -> Result<Value, String> {
             number.map(Value::EnumNumber).ok_or_else(refuse)
         }
         Kind::Message(_) => Err(refuse()),
-    };
-    value
+    }
 }
 
 /// Refuses what only Rust takes for a number, such as `inf`.

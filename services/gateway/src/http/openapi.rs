@@ -261,8 +261,11 @@ fn tidied(text: &str) -> String {
         if line.is_empty() {
             tidy.push_str("\n\n");
         } else if is_drawing {
-            tidy.push_str("\n    ");
-            tidy.push_str(line.trim_start_matches(' '));
+            if !tidy.ends_with('\n') {
+                tidy.push('\n');
+            }
+            tidy.push_str("    ");
+            tidy.push_str(line);
         } else {
             if !tidy.is_empty() && !tidy.ends_with('\n') {
                 tidy.push(' ');
