@@ -34,7 +34,7 @@ impl Progress for Printer {
     fn on_step(&mut self, step: &StepReport) -> Result<()> {
         if step.batch == step.batches || step.epoch == 1 {
             println!(
-                "epoch {} batch {} losses {:.4?} rates {:.2e?} norm {:?} {:.1} images/s, data {:.1} %",
+                "epoch {} batch {} losses {:.4?} rates {:.6?} norm {:?} {:.1} images/s, data {:.1} %",
                 step.epoch,
                 step.batch,
                 step.mean_losses,
