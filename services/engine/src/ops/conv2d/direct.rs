@@ -11,12 +11,13 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use super::epilogue::Finish;
 use super::geometry::{Gather, Phase};
 use super::kernels::{GatherTile, Tiles, gather};
 use super::source::{Prefetch, Source, Window};
 use super::{Epilogue, Write};
 use crate::ops::simd::pointer::{load, store};
-use crate::ops::simd::{BLOCK, Kernel, Level, Simd, silu};
+use crate::ops::simd::{BLOCK, Kernel, Level, Simd};
 use crate::ops::view::{RawView, View};
 use crate::parallel::Threads;
 
@@ -66,10 +67,13 @@ pub(super) fn run(
         packed: operands.packed,
         target: operands.target.raw(pixels, channels),
         accumulate: operands.write == Write::Accumulate,
-        bias: epilogue.bias,
-        silu: epilogue.silu,
-        residual: epilogue.residual.map(|view| view.raw(pixels, channels)),
-        statistics: (statistics_len > 0).then(|| partials.raw(chunks, 2 * channels)),
+        finish: Finish {
+            bias: epilogue.bias,
+            silu: epilogue.silu,
+            residual: epilogue.residual.map(|view| view.raw(pixels, channels)),
+            statistics: (statistics_len > 0).then(|| partials.raw(chunks, 2 * channels)),
+            channels,
+        },
     };
     let group_len = geometry.group_len();
     threads.run_lanes(chunks.div_ceil(group_len), |lane, group| {
@@ -104,10 +108,7 @@ struct GatherPass<'a> {
     packed: &'a [f32],
     target: RawView,
     accumulate: bool,
-    bias: Option<&'a [f32]>,
-    silu: bool,
-    residual: Option<RawView>,
-    statistics: Option<RawView>,
+    finish: Finish<'a>,
 }
 
 struct GatherChunks<'a> {
@@ -156,7 +157,7 @@ impl Kernel for GatherChunks<'_> {
     fn run<S: Simd>(self, simd: S) {
         let geometry = self.pass.geometry;
         for chunk in self.chunks.clone() {
-            if let Some(partials) = self.pass.statistics {
+            if let Some(partials) = self.pass.finish.statistics {
                 let len = 2 * geometry.target.channels;
                 // SAFETY: each chunk has its own partial sums.
                 unsafe { super::source::clear(partials.pixel(chunk), len) };
@@ -329,49 +330,30 @@ impl GatherChunks<'_> {
     /// Applies the epilogue to one block of channels of a line that is complete.
     #[inline(always)]
     fn finish<S: Simd>(&self, simd: S, channel: usize, line: Line, chunk: usize) {
-        let pass = self.pass;
-        let has_values = pass.bias.is_some() || pass.silu || pass.residual.is_some();
-        if !has_values && pass.statistics.is_none() {
+        let (target, finish) = (self.pass.target, self.pass.finish);
+        let has_values = finish.has_values();
+        if !has_values && finish.statistics.is_none() {
             return;
         }
-        let channels = pass.geometry.target.channels;
-        // Two sets of sums, so that an addition need not wait for the one before.
-        let mut sums = [[simd.zero(); 2]; 2];
-        // SAFETY: as in `panel`; bias and residual have been checked by the pass.
-        unsafe {
-            let bias = match pass.bias {
-                Some(bias) => load(simd, bias.as_ptr().add(channel)),
-                None => simd.zero(),
-            };
-            let mut index = 0;
-            while index < line.pixels {
-                for sums in sums.iter_mut().take(line.pixels - index) {
-                    let pixel = line.pixel + index * line.step;
-                    index += 1;
-                    let target = pass.target.pixel(pixel).add(channel);
+        let mut sums = finish.sums(simd);
+        let mut index = 0;
+        while index < line.pixels {
+            for sums in sums.iter_mut().take(line.pixels - index) {
+                let pixel = line.pixel + index * line.step;
+                index += 1;
+                // SAFETY: as in `panel`.
+                let value = unsafe {
+                    let target = target.pixel(pixel).add(channel);
                     let mut value = load(simd, target);
                     if has_values {
-                        value = simd.add(value, bias);
-                        if pass.silu {
-                            value = silu(simd, value);
-                        }
-                        if let Some(residual) = pass.residual {
-                            value = simd.add(value, load(simd, residual.pixel(pixel).add(channel)));
-                        }
+                        value = finish.value(simd, value, pixel, channel);
                         store(simd, value, target);
                     }
-                    sums[0] = simd.add(sums[0], value);
-                    sums[1] = simd.fma(value, value, sums[1]);
-                }
-            }
-            if let Some(partials) = pass.statistics {
-                let target = partials.pixel(chunk).add(channel);
-                let squares = target.add(channels);
-                let sum = simd.add(sums[0][0], sums[1][0]);
-                let square = simd.add(sums[0][1], sums[1][1]);
-                store(simd, simd.add(sum, load(simd, target)), target);
-                store(simd, simd.add(square, load(simd, squares)), squares);
+                    value
+                };
+                finish.count(simd, value, sums);
             }
         }
+        finish.add_statistics(simd, chunk, channel, sums);
     }
 }

@@ -362,6 +362,51 @@ fn direct_agrees_with_f64_on_every_level() {
 }
 
 #[test]
+fn winograd_agrees_with_f64_on_every_level() {
+    let threads = Threads::new(2).unwrap();
+    let mut shapes = odd_shapes();
+    // Several chunks and several partial sums, of which the last ones are short.
+    shapes.push(shape((2, 70, 61), &[16], &[16], 3, 1));
+    shapes.push(shape((1, 13, 12), &[16], &[130], 3, 1));
+    for (seed, shape) in shapes.into_iter().enumerate() {
+        if !winograd::is_possible(&shape) {
+            continue;
+        }
+        let case = Case::new(shape, seed as u64);
+        for level in levels() {
+            let options = Options {
+                algorithm: Some(Algorithm::Winograd),
+                level: Some(level),
+            };
+            case.check(options, &threads, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn winograd_is_chosen_where_it_is_possible_and_pays() {
+    let algorithm = |shape| Conv2d::new(shape, Options::default()).algorithm();
+    assert_eq!(
+        algorithm(shape((1, 20, 20), &[64], &[64], 3, 1)),
+        Algorithm::Winograd
+    );
+    assert_eq!(
+        algorithm(shape((1, 5, 5), &[64], &[64], 3, 1)),
+        Algorithm::Direct
+    );
+    assert_eq!(
+        algorithm(shape((1, 20, 20), &[64], &[64], 3, 2)),
+        Algorithm::Direct
+    );
+    let options = Options {
+        algorithm: Some(Algorithm::Winograd),
+        level: None,
+    };
+    let pointwise = Conv2d::new(shape((1, 20, 20), &[64], &[64], 1, 1), options);
+    assert_eq!(pointwise.algorithm(), Algorithm::Direct);
+}
+
+#[test]
 fn results_are_the_same_bits_for_any_number_of_threads() {
     let pools: Vec<Threads> = (1..=3).map(|count| Threads::new(count).unwrap()).collect();
     for (size, kernel, stride) in [
@@ -393,13 +438,13 @@ fn results_are_the_same_bits_for_any_number_of_threads() {
 #[test]
 fn the_epilogue_adds_bias_then_activates_then_adds_the_residual() {
     let threads = Threads::new(1).unwrap();
-    let case = Case::new(shape((2, 5, 7), &[16], &[24], 1, 1), 9);
+    let case = Case::new(shape((2, 5, 7), &[16], &[24], 3, 1), 9);
     let channels = &case.shape.output;
     let mut values = Values(77);
     let (bias, residual) = (values.take(24), values.take(case.gradient.len()));
     let mut padded_bias = vec![f32::NAN; channels.padded()];
     channels.spread(&bias, &mut padded_bias);
-    for algorithm in [Algorithm::Reference, Algorithm::Direct] {
+    for algorithm in [Algorithm::Reference, Algorithm::Direct, Algorithm::Winograd] {
         let options = Options {
             algorithm: Some(algorithm),
             level: None,
@@ -427,7 +472,7 @@ fn the_epilogue_adds_bias_then_activates_then_adds_the_residual() {
         for (index, value) in read_back(&output, channels).into_iter().enumerate() {
             let z = case.output[index].0 + f64::from(bias[index % 24]);
             let expected = z / (1.0 + (-z).exp()) + f64::from(residual[index]);
-            assert!((f64::from(value) - expected).abs() < 1e-5, "{algorithm:?}");
+            assert!((f64::from(value) - expected).abs() < 1e-4, "{algorithm:?}");
         }
     }
 }

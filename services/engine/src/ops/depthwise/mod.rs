@@ -193,3 +193,6 @@ impl Depthwise {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;
