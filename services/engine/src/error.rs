@@ -15,6 +15,9 @@ pub enum Error {
         argument: &'static str,
         rule: String,
     },
+    /// An argument that was given by name can't be set.
+    #[error("{name}: {rule}")]
+    Setting { name: String, rule: String },
     /// The plan needs more memory than the device has.
     #[error(
         "batch {batch} needs {needed_bytes} bytes and the device has {available_bytes}; the largest batch that fits is {largest_batch}"

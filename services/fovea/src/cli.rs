@@ -96,6 +96,9 @@ pub enum Datasets {
         /// Makes a new version of this dataset (id or name).
         #[arg(long, conflicts_with = "name")]
         into: Option<String>,
+        /// Leaves faulty rows and pictures out and names them, instead of refusing the whole import.
+        #[arg(long)]
+        skip_faulty: bool,
     },
     /// Lists datasets.
     Ls,
@@ -202,7 +205,12 @@ pub enum Runs {
         pause: bool,
     },
     /// Puts a paused run back into the queue.
-    Resume { run: String },
+    Resume {
+        run: String,
+        /// A higher cap, in credits, for a run that paused at its own.
+        #[arg(long, value_name = "CREDITS", value_parser = credits)]
+        cap: Option<i64>,
+    },
     /// Sets runs side by side.
     Compare {
         #[arg(required = true, num_args = 2..)]

@@ -260,16 +260,14 @@ fn val(mut arguments: Arguments, is_json: bool) -> Result<()> {
         number(validation.report.map50_95),
     ]);
     for class in &validation.report.classes {
-        let mean = class.average_precisions.iter().sum::<f64>()
-            / class.average_precisions.len().max(1) as f64;
         table.row([
             checkpoint.header.classes[class.class as usize].clone(),
             class.image_count.to_string(),
             class.label_count.to_string(),
             number(class.precision),
             number(class.recall),
-            number(class.average_precisions.first().copied().unwrap_or_default()),
-            number(mean),
+            number(class.ap50()),
+            number(class.ap50_95()),
         ]);
     }
     table.print();

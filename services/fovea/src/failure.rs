@@ -16,10 +16,13 @@ const UNAVAILABLE: u8 = 6;
 
 /// Reports a failure and returns the exit code for it.
 pub fn report(error: &anyhow::Error, is_json: bool) -> ExitCode {
-    let fault = fault(error);
-    let code = fault.as_ref().map_or(FAILED, |fault| code(fault.kind));
+    let told = error.chain().find_map(|cause| cause.downcast_ref::<tonic::Status>());
+    let told = told.map(Fault::from_status);
+    let own = error.chain().find_map(|cause| cause.downcast_ref::<Fault>());
+    let fault = told.as_ref().or(own);
+    let code = fault.map_or(FAILED, |fault| code(fault.kind));
     if is_json {
-        let (reason, message) = match &fault {
+        let (reason, message) = match fault {
             Some(fault) => (fault.reason.to_string(), fault.to_string()),
             None => ("FAILED".to_owned(), format!("{error:#}")),
         };
@@ -46,15 +49,6 @@ pub fn report(error: &anyhow::Error, is_json: bool) -> ExitCode {
         None => output::remark(format!("error: {error:#}")),
     }
     ExitCode::from(code)
-}
-
-fn fault(error: &anyhow::Error) -> Option<Fault> {
-    error.chain().find_map(|cause| {
-        if let Some(status) = cause.downcast_ref::<tonic::Status>() {
-            return Some(Fault::from_status(status));
-        }
-        cause.downcast_ref::<Fault>().cloned()
-    })
 }
 
 fn code(kind: Kind) -> u8 {

@@ -3,6 +3,7 @@
 use engine::models::{self, ModelSpec};
 use engine::network::InputShape;
 use engine::plan::{self, Mode};
+use engine::train::TrainOptions;
 use proto::fovea::runs::v1::TrainSpec;
 
 use crate::domain::estimate::Work;
@@ -54,6 +55,14 @@ impl Training {
         })?;
         let side = usize::try_from(spec.image_size).unwrap_or(0);
         InputShape::square(batch, side).check()?;
+        let mut options = TrainOptions::default();
+        if !spec.optimizer.is_empty() {
+            options.set("optimizer", &spec.optimizer)?;
+        }
+        for (name, value) in &spec.arguments {
+            options.set(name, value)?;
+        }
+        options.check()?;
         Ok(Self { spec, model, batch, side })
     }
 
@@ -162,6 +171,8 @@ mod tests {
             (TrainSpec { epochs: -1, ..spec() }, "spec.epochs"),
             (TrainSpec { batch: -1, ..spec() }, "spec.batch"),
             (TrainSpec { image_size: 100, ..spec() }, "32"),
+            (TrainSpec { optimizer: "Lion".into(), ..spec() }, "Lion"),
+            (TrainSpec { arguments: [("mosiac".into(), "1".into())].into(), ..spec() }, "mosiac"),
         ] {
             let refused = Training::new(spec, 3).unwrap_err().to_string();
             assert!(refused.contains(words), "{refused}");

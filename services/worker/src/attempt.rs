@@ -102,10 +102,11 @@ impl Worker {
         progressed: watch::Receiver<LeaseProgress>,
     ) {
         loop {
+            let progress = progressed.borrow().clone();
             let request = ExtendLeaseRequest {
                 lease_id: lease.id.clone(),
                 fence: lease.fence,
-                progress: Some(progressed.borrow().clone()),
+                progress: Some(progress),
             };
             let answer = patiently(&over, || {
                 let (mut fleet, request) = (self.fleet.clone(), request.clone());
@@ -260,7 +261,8 @@ impl Attempt<'_> {
         let trained = thread.await.map_err(Fault::internal)?;
         listened?;
         let outcome = trained?;
-        self.conclude(outcome, voice, *wished.borrow(), best).await
+        let wish = *wished.borrow();
+        self.conclude(outcome, voice, wish, best).await
     }
 
     /// Hears the training until it ends: passes on what it tells, stores checkpoints, obeys wishes.

@@ -56,8 +56,12 @@ impl Cache {
             if let Some(version) = page.version {
                 dataset.classes = version.class_names;
             }
-            let fetched = futures::stream::iter(page.files.iter().map(|file| self.ensure(file, over)));
-            let paths: Vec<PathBuf> = fetched.buffered(FETCHES_MAX).try_collect().await?;
+            let fetches = page.files.clone().into_iter().map(|file| {
+                let (cache, over) = (self.clone(), over.clone());
+                async move { cache.ensure(&file, &over).await }
+            });
+            let fetched = futures::stream::iter(fetches).buffered(FETCHES_MAX);
+            let paths: Vec<PathBuf> = fetched.try_collect().await?;
             for (file, path) in page.files.into_iter().zip(paths) {
                 let split = match file.split() {
                     Split::Train => &mut dataset.train,

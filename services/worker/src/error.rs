@@ -8,9 +8,6 @@ pub enum Error {
     /// The lease went to somebody else, or the run ended: drop everything.
     #[error("the lease was lost")]
     LeaseLost,
-    /// The process is asked to stop.
-    #[error("the worker stops")]
-    Stopping,
     /// The run can't be trained: told to the owner.
     #[error("{0}")]
     Run(String),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::data::Augmentation;
 use crate::data::cache::CACHE_BYTES_DEFAULT;
@@ -109,6 +110,30 @@ impl Default for TrainOptions {
 }
 
 impl TrainOptions {
+    /// Sets one argument from text, as the command line and the contract give it; an unknown name and a value of the
+    /// wrong kind are refused by name.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let refuse = |rule: String| Error::Setting { name: name.to_owned(), rule };
+        let mut tree = serde_json::to_value(&*self).map_err(|error| refuse(error.to_string()))?;
+        let fields = tree.as_object_mut().ok_or_else(|| refuse("no such argument".into()))?;
+        let Some(known) = fields.get_mut(name) else {
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            return Err(refuse(format!("there is no such argument; there are {}", names.join(", "))));
+        };
+        *known = match (&*known, value) {
+            (Value::String(_), text) => Value::String(text.to_owned()),
+            (Value::Bool(_), "true" | "True" | "1") => Value::Bool(true),
+            (Value::Bool(_), "false" | "False" | "0") => Value::Bool(false),
+            (Value::Null, text) => Value::String(text.to_owned()),
+            (_, text) => serde_json::from_str(text)
+                .ok()
+                .filter(Value::is_number)
+                .ok_or_else(|| refuse(format!("'{text}' is not what it takes")))?,
+        };
+        *self = serde_json::from_value(tree).map_err(|error| refuse(error.to_string()))?;
+        Ok(())
+    }
+
     /// Refuses arguments that no run can have, naming the argument and the rule.
     pub fn check(&self) -> Result<()> {
         ModelSpec::parse(&self.model, 1)?;
@@ -198,6 +223,29 @@ const CORES_PER_WORKER: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_are_set_from_text_by_their_names() {
+        let mut options = TrainOptions::default();
+        for (name, value) in [
+            ("model", "yolo11s"), ("epochs", "7"), ("lr0", "0.5"), ("cos_lr", "true"), ("mosaic", "0.25"),
+            ("box", "5"), ("data", "some/folder"),
+        ] {
+            options.set(name, value).unwrap();
+        }
+        assert_eq!((options.model.as_str(), options.epochs, options.lr0), ("yolo11s", 7, 0.5));
+        assert!(options.cos_lr && options.data.ends_with("folder"));
+        assert_eq!((options.augmentation.mosaic, options.gains.boxes), (0.25, 5.0));
+        for (name, value, words) in [
+            ("mosiac", "1", "there is no such argument"),
+            ("epochs", "many", "'many' is not what it takes"),
+            ("epochs", "-1", "epochs"),
+            ("cos_lr", "perhaps", "perhaps"),
+        ] {
+            let refused = options.set(name, value).unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
+        }
+    }
 
     #[test]
     fn the_defaults_pass_and_round_trip_with_flat_names() {

@@ -29,8 +29,8 @@ const FINDINGS_SHOWN_MAX: usize = 20;
 /// Runs one of the commands.
 pub async fn run(session: &Session, command: Datasets) -> Result<()> {
     match command {
-        Datasets::Import { source, name, into } => {
-            let import = import(session, &source, name, into).await?;
+        Datasets::Import { source, name, into, skip_faulty } => {
+            let import = import(session, &source, name, into, skip_faulty).await?;
             session.show(&import, print_import)
         }
         Datasets::Ls => list(session).await,
@@ -47,6 +47,7 @@ pub async fn import(
     source: &str,
     name: Option<String>,
     into: Option<String>,
+    skip_faulty: bool,
 ) -> Result<Import> {
     let scratch = tempfile::tempdir()?;
     let archive = obtain(session, source, scratch.path()).await?;
@@ -59,6 +60,7 @@ pub async fn import(
         name: if into.is_some() { String::new() } else { name.unwrap_or_else(|| stem(source)) },
         dataset_id,
         idempotency_key: format!("import-{upload_id}"),
+        skip_faulty,
         upload_id,
     };
     let mut datasets = session.fleet.datasets();

@@ -42,9 +42,10 @@ pub async fn run(session: &Session, command: Runs) -> Result<()> {
             let response = runs.stop_run(StopRunRequest { run_id, pause }).await?.into_inner();
             session.show(&response, |response| print_state(response.run.as_ref()))
         }
-        Runs::Resume { run } => {
+        Runs::Resume { run, cap } => {
             let run_id = find(session, &run).await?.id;
-            let response = runs.resume_run(ResumeRunRequest { run_id }).await?.into_inner();
+            let request = ResumeRunRequest { run_id, cost_cap_micros: cap.unwrap_or(0) };
+            let response = runs.resume_run(request).await?.into_inner();
             session.show(&response, |response| print_state(response.run.as_ref()))
         }
         Runs::Compare { runs: named } => compare(session, &named).await,
