@@ -12,11 +12,11 @@ use proto::fovea::datasets::v1::{
 
 use crate::config::Config;
 use crate::domain::Findings;
+use crate::domain::version;
 use crate::error::Error;
 use crate::grpc::proto_import;
 use crate::reading::Read;
 use crate::store::{self, DatasetRow, Ending, ImageRow, ImportRow, ImportState, Part, UploadRow};
-use crate::domain::version;
 
 const NAME_LENGTH_MAX: usize = 100;
 const FILE_NAME_LENGTH_MAX: usize = 255;
@@ -36,12 +36,18 @@ pub async fn create_upload(
     if size == 0 || size > config.upload_bytes_max {
         let most = config.upload_bytes_max;
         let rule = format!("{} is not between 1 and {most} bytes", request.size_bytes);
-        return Err(Error::Invalid { field: "size_bytes", rule });
+        return Err(Error::Invalid {
+            field: "size_bytes",
+            rule,
+        });
     }
     let file_name = request.file_name.trim();
     if file_name.is_empty() || file_name.chars().count() > FILE_NAME_LENGTH_MAX {
         let rule = format!("a name has 1 to {FILE_NAME_LENGTH_MAX} characters");
-        return Err(Error::Invalid { field: "file_name", rule });
+        return Err(Error::Invalid {
+            field: "file_name",
+            rule,
+        });
     }
     let now = store.clock().now();
     let upload = UploadRow {
@@ -53,7 +59,9 @@ pub async fn create_upload(
         expires_at: now + config.upload_ttl,
     };
     let new = &upload;
-    store.write(|tx| async move { store::insert_upload(&tx, new, tx.now()).await }).await?;
+    store
+        .write(|tx| async move { store::insert_upload(&tx, new, tx.now()).await })
+        .await?;
     Ok(upload)
 }
 
@@ -69,7 +77,10 @@ pub async fn record_part(
         && request.digest.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_digest {
         let rule = "a BLAKE3 digest has 64 hexadecimal digits".to_owned();
-        return Err(Error::Invalid { field: "digest", rule });
+        return Err(Error::Invalid {
+            field: "digest",
+            rule,
+        });
     }
     store
         .write(|tx| async move {
@@ -90,15 +101,27 @@ pub async fn record_part(
             }
             let expected = upload.received_bytes;
             if part.offset_bytes != expected {
-                return Err(Error::WrongOffset { offset: part.offset_bytes, expected });
+                return Err(Error::WrongOffset {
+                    offset: part.offset_bytes,
+                    expected,
+                });
             }
             let left = upload.size_bytes - expected;
             if part.size_bytes <= 0 || part.size_bytes > left {
-                let rule = format!("{} is not between 1 and the {left} bytes left", part.size_bytes);
-                return Err(Error::Invalid { field: "size_bytes", rule });
+                let rule = format!(
+                    "{} is not between 1 and the {left} bytes left",
+                    part.size_bytes
+                );
+                return Err(Error::Invalid {
+                    field: "size_bytes",
+                    rule,
+                });
             }
             store::append_part(&tx, id, &part).await?;
-            Ok(UploadRow { received_bytes: expected + part.size_bytes, ..upload })
+            Ok(UploadRow {
+                received_bytes: expected + part.size_bytes,
+                ..upload
+            })
         })
         .await
 }
@@ -111,7 +134,10 @@ pub async fn find_upload(
 ) -> Result<UploadRow, Error> {
     let upload = store::upload(sql, id).await?;
     let owned = upload.filter(|upload| caller.owns(upload.workspace_id));
-    owned.ok_or_else(|| Error::NotFound { what: "upload", id: id.to_string() })
+    owned.ok_or_else(|| Error::NotFound {
+        what: "upload",
+        id: id.to_string(),
+    })
 }
 
 /// Returns a dataset that the caller may see.
@@ -122,7 +148,10 @@ pub async fn find_dataset(
 ) -> Result<DatasetRow, Error> {
     let dataset = store::dataset(sql, id).await?;
     let owned = dataset.filter(|dataset| caller.owns(dataset.workspace_id));
-    owned.ok_or_else(|| Error::NotFound { what: "dataset", id: id.to_string() })
+    owned.ok_or_else(|| Error::NotFound {
+        what: "dataset",
+        id: id.to_string(),
+    })
 }
 
 /// Starts the reading of an upload. Answers again what it answered before under the same key.
@@ -137,11 +166,17 @@ pub async fn import_dataset(
     let name = request.name.trim();
     if into.is_none() && (name.is_empty() || name.chars().count() > NAME_LENGTH_MAX) {
         let rule = format!("a name has 1 to {NAME_LENGTH_MAX} characters");
-        return Err(Error::Invalid { field: "name", rule });
+        return Err(Error::Invalid {
+            field: "name",
+            rule,
+        });
     }
     if into.is_some() && !name.is_empty() {
         let rule = "leave it empty to import into a dataset that is there".to_owned();
-        return Err(Error::Invalid { field: "name", rule });
+        return Err(Error::Invalid {
+            field: "name",
+            rule,
+        });
     }
     let scope = &format!("ImportDataset/{workspace_id}");
     store
@@ -180,7 +215,9 @@ pub async fn import_dataset(
                 finished_at: None,
             };
             store::insert_import(&tx, &import).await?;
-            let answer = ImportDatasetResponse { import: Some(proto_import(&import)) };
+            let answer = ImportDatasetResponse {
+                import: Some(proto_import(&import)),
+            };
             tx.remember(scope, key, request, &answer).await?;
             Ok(answer)
         })
@@ -200,7 +237,9 @@ async fn create_dataset(
     };
     match store::insert_dataset(tx, &dataset).await {
         Ok(()) => Ok(dataset.id),
-        Err(error) if error.is_duplicate() => Err(Error::NameTaken { name: name.to_owned() }),
+        Err(error) if error.is_duplicate() => Err(Error::NameTaken {
+            name: name.to_owned(),
+        }),
         Err(error) => Err(error.into()),
     }
 }
@@ -279,7 +318,10 @@ pub async fn fail_import(
             if !store::end_import(&tx, import.id, &ending, tx.now()).await? {
                 return Ok(());
             }
-            if store::latest_version(&tx, import.dataset_id).await?.is_none() {
+            if store::latest_version(&tx, import.dataset_id)
+                .await?
+                .is_none()
+            {
                 store::delete_dataset(&tx, import.dataset_id, tx.now()).await?;
             }
             store::expire_upload(&tx, import.upload_id, tx.now() + UPLOAD_KEPT_AFTER).await?;
@@ -297,16 +339,14 @@ pub async fn fail_import(
 }
 
 /// Takes a dataset out of the lists; its versions stay for the runs and models made from them.
-pub async fn delete_dataset(
-    store: &Store,
-    caller: &Caller,
-    id: Id<Dataset>,
-) -> Result<(), Error> {
+pub async fn delete_dataset(store: &Store, caller: &Caller, id: Id<Dataset>) -> Result<(), Error> {
     store
         .write(|tx| async move {
             let dataset = find_dataset(&tx, caller, id).await?;
             store::delete_dataset(&tx, id, tx.now()).await?;
-            let fact = DatasetDeleted { dataset_id: id.to_string() };
+            let fact = DatasetDeleted {
+                dataset_id: id.to_string(),
+            };
             tx.tell(Some(dataset.workspace_id), id, &fact).await?;
             Ok(())
         })
@@ -321,5 +361,8 @@ pub async fn find_import(
 ) -> Result<ImportRow, Error> {
     let import = store::import(sql, id).await?;
     let owned = import.filter(|import| caller.owns(import.workspace_id));
-    owned.ok_or_else(|| Error::NotFound { what: "import", id: id.to_string() })
+    owned.ok_or_else(|| Error::NotFound {
+        what: "import",
+        id: id.to_string(),
+    })
 }

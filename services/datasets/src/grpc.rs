@@ -46,7 +46,9 @@ impl api::dataset_service_server::DatasetService for Datasets {
             request.into_inner(),
         )
         .await?;
-        Ok(Response::new(api::CreateUploadResponse { upload: Some(proto_upload(&upload)) }))
+        Ok(Response::new(api::CreateUploadResponse {
+            upload: Some(proto_upload(&upload)),
+        }))
     }
 
     async fn get_upload(
@@ -56,7 +58,9 @@ impl api::dataset_service_server::DatasetService for Datasets {
         let caller = viewer(&request)?;
         let id = Id::parse_field("upload_id", &request.get_ref().upload_id)?;
         let upload = commands::find_upload(self.store.read(), &caller, id).await?;
-        Ok(Response::new(api::GetUploadResponse { upload: Some(proto_upload(&upload)) }))
+        Ok(Response::new(api::GetUploadResponse {
+            upload: Some(proto_upload(&upload)),
+        }))
     }
 
     async fn record_upload_part(
@@ -67,7 +71,9 @@ impl api::dataset_service_server::DatasetService for Datasets {
         caller.require_service()?;
         caller.require(Role::Editor)?;
         let upload = commands::record_part(&self.store, &caller, request.get_ref()).await?;
-        Ok(Response::new(api::RecordUploadPartResponse { upload: Some(proto_upload(&upload)) }))
+        Ok(Response::new(api::RecordUploadPartResponse {
+            upload: Some(proto_upload(&upload)),
+        }))
     }
 
     async fn import_dataset(
@@ -87,7 +93,9 @@ impl api::dataset_service_server::DatasetService for Datasets {
         let caller = viewer(&request)?;
         let id = Id::parse_field("import_id", &request.get_ref().import_id)?;
         let import = commands::find_import(self.store.read(), &caller, id).await?;
-        Ok(Response::new(api::GetImportResponse { import: Some(proto_import(&import)) }))
+        Ok(Response::new(api::GetImportResponse {
+            import: Some(proto_import(&import)),
+        }))
     }
 
     async fn get_dataset(
@@ -117,7 +125,10 @@ impl api::dataset_service_server::DatasetService for Datasets {
         for row in &rows {
             datasets.push(self.proto_dataset(row).await?);
         }
-        Ok(Response::new(api::ListDatasetsResponse { datasets, next_page_token }))
+        Ok(Response::new(api::ListDatasetsResponse {
+            datasets,
+            next_page_token,
+        }))
     }
 
     async fn delete_dataset(
@@ -137,7 +148,9 @@ impl api::dataset_service_server::DatasetService for Datasets {
         let caller = viewer(&request)?;
         let version =
             find_version(self.store.read(), &caller, &request.get_ref().version_id).await?;
-        Ok(Response::new(api::GetVersionResponse { version: Some(proto_version(&version)) }))
+        Ok(Response::new(api::GetVersionResponse {
+            version: Some(proto_version(&version)),
+        }))
     }
 
     async fn list_versions(
@@ -155,7 +168,10 @@ impl api::dataset_service_server::DatasetService for Datasets {
             .map_err(Error::from)?;
         let (rows, next_page_token) = page(rows, size, |row| row.number.to_string());
         let versions = rows.iter().map(proto_version).collect();
-        Ok(Response::new(api::ListVersionsResponse { versions, next_page_token }))
+        Ok(Response::new(api::ListVersionsResponse {
+            versions,
+            next_page_token,
+        }))
     }
 
     async fn list_images(
@@ -182,7 +198,10 @@ impl api::dataset_service_server::DatasetService for Datasets {
             let url = self.url(version.workspace_id, &row.digest).await?;
             images.push(proto_image(row, url));
         }
-        Ok(Response::new(api::ListImagesResponse { images, next_page_token }))
+        Ok(Response::new(api::ListImagesResponse {
+            images,
+            next_page_token,
+        }))
     }
 
     async fn list_annotations(
@@ -193,9 +212,13 @@ impl api::dataset_service_server::DatasetService for Datasets {
         let request = request.into_inner();
         let version = find_version(self.store.read(), &caller, &request.version_id).await?;
         let id = Id::parse_field("image_id", &request.image_id)?;
-        let image = store::image(self.store.read(), version.id, id).await.map_err(Error::from)?;
-        let image =
-            image.ok_or_else(|| Error::NotFound { what: "image", id: request.image_id.clone() })?;
+        let image = store::image(self.store.read(), version.id, id)
+            .await
+            .map_err(Error::from)?;
+        let image = image.ok_or_else(|| Error::NotFound {
+            what: "image",
+            id: request.image_id.clone(),
+        })?;
         Ok(Response::new(image.annotations))
     }
 
@@ -206,9 +229,13 @@ impl api::dataset_service_server::DatasetService for Datasets {
         caller(&request)?.require_worker()?;
         let request = request.into_inner();
         let id = Id::parse_field("version_id", &request.version_id)?;
-        let version = store::version(self.store.read(), id).await.map_err(Error::from)?;
-        let version = version
-            .ok_or_else(|| Error::NotFound { what: "version", id: request.version_id.clone() })?;
+        let version = store::version(self.store.read(), id)
+            .await
+            .map_err(Error::from)?;
+        let version = version.ok_or_else(|| Error::NotFound {
+            what: "version",
+            id: request.version_id.clone(),
+        })?;
         let after = place(&request.page_token, -1)?;
         let size = page_size(request.page_size);
         let rows = store::images(self.store.read(), version.id, None, after, size + 1)
@@ -221,7 +248,11 @@ impl api::dataset_service_server::DatasetService for Datasets {
             files.push(proto_file(row, url));
         }
         let version = Some(proto_version(&version));
-        Ok(Response::new(api::ReadVersionResponse { version, files, next_page_token }))
+        Ok(Response::new(api::ReadVersionResponse {
+            version,
+            files,
+            next_page_token,
+        }))
     }
 }
 
@@ -240,7 +271,9 @@ impl Datasets {
     async fn url(&self, workspace_id: Id<Workspace>, digest: &str) -> Result<String, Fault> {
         let hash = blake3::Hash::from_hex(digest).map_err(Fault::internal)?;
         let key = BlobKey::new(crate::NAME, workspace_id, hash);
-        self.blobs.sign_get(&key, self.config.url_ttl, self.store.clock().now()).await
+        self.blobs
+            .sign_get(&key, self.config.url_ttl, self.store.clock().now())
+            .await
     }
 }
 
@@ -261,7 +294,10 @@ async fn find_version(sql: &Sql, caller: &Caller, text: &str) -> Result<VersionR
     let id = Id::parse_field("version_id", text)?;
     let version = store::version(sql, id).await?;
     let owned = version.filter(|version| caller.owns(version.workspace_id));
-    owned.ok_or_else(|| Error::NotFound { what: "version", id: text.to_owned() })
+    owned.ok_or_else(|| Error::NotFound {
+        what: "version",
+        id: text.to_owned(),
+    })
 }
 
 fn page_size(asked: i32) -> i64 {
@@ -322,7 +358,10 @@ pub fn proto_import(import: &ImportRow) -> api::Import {
         id: import.id.to_string(),
         dataset_id: import.dataset_id.to_string(),
         state: state.into(),
-        version_id: import.version_id.map(|id| id.to_string()).unwrap_or_default(),
+        version_id: import
+            .version_id
+            .map(|id| id.to_string())
+            .unwrap_or_default(),
         findings: findings.collect(),
         finding_count: count(import.finding_count),
         images_done: count(import.images_done),
@@ -333,12 +372,15 @@ pub fn proto_import(import: &ImportRow) -> api::Import {
 }
 
 fn proto_version(version: &VersionRow) -> api::Version {
-    let splits = version.splits.iter().map(|(split, summary)| api::SplitSummary {
-        split: proto_split(*split).into(),
-        image_count: count(summary.images.into()),
-        annotation_count: count(summary.annotations.into()),
-        background_count: count(summary.backgrounds.into()),
-    });
+    let splits = version
+        .splits
+        .iter()
+        .map(|(split, summary)| api::SplitSummary {
+            split: proto_split(*split).into(),
+            image_count: count(summary.images.into()),
+            annotation_count: count(summary.annotations.into()),
+            background_count: count(summary.backgrounds.into()),
+        });
     api::Version {
         id: version.id.to_string(),
         dataset_id: version.dataset_id.to_string(),

@@ -42,7 +42,11 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
 
     let mut tasks = Tasks::new(context.shutdown());
     tasks.spawn("relay", {
-        let (bus, store, stop) = (context.bus().clone(), store.clone(), context.shutdown().clone());
+        let (bus, store, stop) = (
+            context.bus().clone(),
+            store.clone(),
+            context.shutdown().clone(),
+        );
         async move {
             kit::bus::relay(bus, store, stop).await;
             Ok(())
@@ -51,7 +55,12 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
     tasks.spawn("imports", background.clone().imports());
     tasks.spawn("expiries", background.expiries());
     tasks.spawn("grpc", async move {
-        let service = grpc::Datasets { store, blobs: context.blobs().clone(), config, asked };
+        let service = grpc::Datasets {
+            store,
+            blobs: context.blobs().clone(),
+            config,
+            asked,
+        };
         let routes = Routes::new(DatasetServiceServer::new(service));
         serve_grpc(&context, routes, &[proto::DESCRIPTORS]).await
     });

@@ -40,23 +40,28 @@ pub struct Read {
 
 /// Reads an archive. With `skip_faulty`, faulty rows and pictures are left out; without, an archive that has any is
 /// refused: `Err` holds the findings.
-pub fn read(
-    path: &Path,
-    skip_faulty: bool,
-    pictures: &Sender<Handed>,
-) -> Result<Read, Findings> {
+pub fn read(path: &Path, skip_faulty: bool, pictures: &Sender<Handed>) -> Result<Read, Findings> {
     let mut findings = Findings::default();
     match read_archive(path, &mut findings, pictures) {
         Some((class_names, contents)) => {
             let is_usable = contents.iter().any(|content| content.split == Split::Train);
             if !is_usable && findings.first_error().is_none() {
-                findings.error("TRAIN_SPLIT_EMPTY", "", 0, "the train split has no pictures");
+                findings.error(
+                    "TRAIN_SPLIT_EMPTY",
+                    "",
+                    0,
+                    "the train split has no pictures",
+                );
             }
             if findings.first_error().is_some() && !(skip_faulty && is_usable) {
                 return Err(findings);
             }
             note_leaks(&contents, &mut findings);
-            Ok(Read { class_names, contents, findings })
+            Ok(Read {
+                class_names,
+                contents,
+                findings,
+            })
         }
         None => Err(findings),
     }
@@ -87,9 +92,14 @@ fn read_archive(
         return None;
     }
     let Some(description) = yolo::find_description(&entries, findings).cloned() else {
-        let inner = entries.iter().find(|entry| entry.path.to_lowercase().ends_with(".zip"));
+        let inner = entries
+            .iter()
+            .find(|entry| entry.path.to_lowercase().ends_with(".zip"));
         let message = match inner {
-            Some(inner) => format!("no data.yaml; the archive holds another archive ({})", inner.path),
+            Some(inner) => format!(
+                "no data.yaml; the archive holds another archive ({})",
+                inner.path
+            ),
             None => "no data.yaml in the archive: it names the classes and the splits".to_owned(),
         };
         findings.error("DESCRIPTION_MISSING", "", 0, message);
@@ -100,7 +110,12 @@ fn read_archive(
     let mut read_list = |entry: &Entry| read_text(&mut zip, entry, &mut list_findings);
     let layout = yolo::arrange(&entries, &description, &text, &mut read_list, findings);
     for finding in list_findings.kept() {
-        findings.error(&finding.reason, &finding.file, finding.line, finding.message);
+        findings.error(
+            &finding.reason,
+            &finding.file,
+            finding.line,
+            finding.message,
+        );
     }
     let layout = layout?;
     let total = layout.items.len();
@@ -113,7 +128,14 @@ fn read_archive(
         };
         contents.push(content);
         // Nobody listens any more: the import was given up.
-        pictures.blocking_send(Handed { bytes, digest, done: done + 1, total }).ok()?;
+        pictures
+            .blocking_send(Handed {
+                bytes,
+                digest,
+                done: done + 1,
+                total,
+            })
+            .ok()?;
     }
     contents.sort_by(|a, b| a.name.cmp(&b.name).then(a.split.cmp(&b.split)));
     Some((layout.class_names, contents))
@@ -147,7 +169,9 @@ fn declare<R: std::io::Read + Seek>(
                 size_bytes: entry.size(),
                 packed_bytes: entry.compressed_size(),
                 is_folder: entry.is_dir(),
-                is_link: entry.unix_mode().is_some_and(|mode| mode & MODE_KIND == MODE_LINK),
+                is_link: entry
+                    .unix_mode()
+                    .is_some_and(|mode| mode & MODE_KIND == MODE_LINK),
                 is_encrypted: entry.encrypted(),
             }),
             Err(error) => {
@@ -174,13 +198,19 @@ fn read_entry<R: std::io::Read + Seek>(
     entry: &Entry,
     limit: u64,
 ) -> Result<Vec<u8>, String> {
-    let file = zip.by_index(entry.index).map_err(|error| error.to_string())?;
+    let file = zip
+        .by_index(entry.index)
+        .map_err(|error| error.to_string())?;
     // The declared size may lie: what is inflated is bounded too.
     let most = entry.size_bytes.min(limit);
     let mut bytes = Vec::with_capacity(usize::try_from(most).unwrap_or(0));
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    file.take(most + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| error.to_string())?;
     if bytes.len() as u64 > most {
-        return Err(format!("more than the {most} bytes that are declared or allowed"));
+        return Err(format!(
+            "more than the {most} bytes that are declared or allowed"
+        ));
     }
     Ok(bytes)
 }
@@ -260,7 +290,10 @@ fn note_leaks(contents: &[Content], findings: &mut Findings) {
                 let (reason, what) = if known.split == content.split {
                     ("PICTURE_TWICE", "the same picture as")
                 } else {
-                    ("PICTURE_IN_TWO_SPLITS", "in another split too, which flatters the validation:")
+                    (
+                        "PICTURE_IN_TWO_SPLITS",
+                        "in another split too, which flatters the validation:",
+                    )
                 };
                 findings.note(reason, &content.name, 0, format!("{what} {}", known.name));
             }

@@ -12,8 +12,11 @@ use crate::domain::version::{Content, Summary};
 use crate::domain::yolo::Split;
 
 /// The schema, in the order it grew.
-pub const MIGRATIONS: &[Migration] =
-    &[Migration::new(1, "datasets", include_str!("../migrations/0001_datasets.sql"))];
+pub const MIGRATIONS: &[Migration] = &[Migration::new(
+    1,
+    "datasets",
+    include_str!("../migrations/0001_datasets.sql"),
+)];
 
 /// Expired uploads that are removed at a time.
 const EXPIRED_MAX: i64 = 100;
@@ -82,7 +85,11 @@ pub async fn insert_upload(sql: &Sql, upload: &UploadRow, now: Timestamp) -> Res
 
 /// Returns an upload, locked.
 pub async fn upload(sql: &Sql, id: Id<Upload>) -> Result<Option<UploadRow>, Error> {
-    sql.query_optional("select * from uploads where id = $1 for update", params![id]).await
+    sql.query_optional(
+        "select * from uploads where id = $1 for update",
+        params![id],
+    )
+    .await
 }
 
 /// Adds the next part.
@@ -113,16 +120,16 @@ pub async fn parts(sql: &Sql, id: Id<Upload>) -> Result<Vec<Part>, Error> {
 
 /// Moves the instant from which on an upload's parts may be thrown away.
 pub async fn expire_upload(sql: &Sql, id: Id<Upload>, at: Timestamp) -> Result<(), Error> {
-    sql.execute("update uploads set expires_at = $2 where id = $1", params![id, at]).await?;
+    sql.execute(
+        "update uploads set expires_at = $2 where id = $1",
+        params![id, at],
+    )
+    .await?;
     Ok(())
 }
 
 /// Tells whether any upload or image of a workspace consists of these bytes.
-pub async fn is_used(
-    sql: &Sql,
-    workspace_id: Id<Workspace>,
-    digest: &str,
-) -> Result<bool, Error> {
+pub async fn is_used(sql: &Sql, workspace_id: Id<Workspace>, digest: &str) -> Result<bool, Error> {
     let uses: i64 = sql
         .query_one(
             "select (select count(*) from upload_parts join uploads on uploads.id = upload_id
@@ -137,7 +144,8 @@ pub async fn is_used(
 
 /// Forgets the parts of an upload.
 pub async fn delete_parts(sql: &Sql, id: Id<Upload>) -> Result<(), Error> {
-    sql.execute("delete from upload_parts where upload_id = $1", params![id]).await?;
+    sql.execute("delete from upload_parts where upload_id = $1", params![id])
+        .await?;
     Ok(())
 }
 
@@ -179,7 +187,12 @@ pub async fn insert_dataset(sql: &Sql, dataset: &DatasetRow) -> Result<(), Error
     sql.execute(
         "insert into datasets (id, workspace_id, name, task, created_at)
          values ($1, $2, $3, 'detect', $4)",
-        params![dataset.id, dataset.workspace_id, &dataset.name, dataset.created_at],
+        params![
+            dataset.id,
+            dataset.workspace_id,
+            &dataset.name,
+            dataset.created_at
+        ],
     )
     .await?;
     Ok(())
@@ -213,7 +226,11 @@ pub async fn datasets(
 
 /// Takes a dataset out of the lists; its name becomes free.
 pub async fn delete_dataset(sql: &Sql, id: Id<Dataset>, now: Timestamp) -> Result<(), Error> {
-    sql.execute("update datasets set deleted_at = $2 where id = $1", params![id, now]).await?;
+    sql.execute(
+        "update datasets set deleted_at = $2 where id = $1",
+        params![id, now],
+    )
+    .await?;
     Ok(())
 }
 
@@ -270,7 +287,10 @@ pub async fn insert_version(sql: &Sql, version: &VersionRow) -> Result<(), Error
     let splits: Vec<SplitText> = version
         .splits
         .iter()
-        .map(|(split, summary)| SplitText { split: split.as_str().to_owned(), summary: *summary })
+        .map(|(split, summary)| SplitText {
+            split: split.as_str().to_owned(),
+            summary: *summary,
+        })
         .collect();
     sql.execute(
         "insert into versions (id, dataset_id, workspace_id, number, task, class_names, splits,
@@ -297,7 +317,8 @@ fn json(value: &impl Serialize) -> String {
 
 /// Returns a version.
 pub async fn version(sql: &Sql, id: Id<Version>) -> Result<Option<VersionRow>, Error> {
-    sql.query_optional("select * from versions where id = $1", params![id]).await
+    sql.query_optional("select * from versions where id = $1", params![id])
+        .await
 }
 
 /// Returns the newest version of a dataset.
@@ -340,8 +361,10 @@ pub struct ImageRow {
 
 impl FromRow for ImageRow {
     fn from_row(row: &Row) -> Result<Self, Error> {
-        let refuse =
-            |column: &str, problem: String| Error::Column { column: column.to_owned(), problem };
+        let refuse = |column: &str, problem: String| Error::Column {
+            column: column.to_owned(),
+            problem,
+        };
         let split: String = row.get("split")?;
         let encoded: Vec<u8> = row.get("annotations")?;
         Ok(Self {
@@ -382,14 +405,20 @@ impl ImageRow {
             width: content.width.into(),
             height: content.height.into(),
             size_bytes: i64::try_from(content.size_bytes).unwrap_or(i64::MAX),
-            digest: blake3::Hash::from_bytes(content.digest).to_hex().to_string(),
+            digest: blake3::Hash::from_bytes(content.digest)
+                .to_hex()
+                .to_string(),
             annotations: ListAnnotationsResponse { annotations },
         }
     }
 }
 
 /// Writes an image of a version.
-pub async fn insert_image(sql: &Sql, version_id: Id<Version>, image: &ImageRow) -> Result<(), Error> {
+pub async fn insert_image(
+    sql: &Sql,
+    version_id: Id<Version>,
+    image: &ImageRow,
+) -> Result<(), Error> {
     sql.execute(
         "insert into images (id, version_id, place, name, split, width, height, size_bytes, digest,
              annotation_count, annotations)
@@ -497,13 +526,18 @@ pub struct ImportRow {
 impl FromRow for ImportRow {
     fn from_row(row: &Row) -> Result<Self, Error> {
         let state: String = row.get("state")?;
-        let known = ImportState::ALL.into_iter().find(|known| known.as_str() == state);
+        let known = ImportState::ALL
+            .into_iter()
+            .find(|known| known.as_str() == state);
         Ok(Self {
             id: row.get("id")?,
             workspace_id: row.get("workspace_id")?,
             dataset_id: row.get("dataset_id")?,
             upload_id: row.get("upload_id")?,
-            state: known.ok_or_else(|| Error::Column { column: "state".into(), problem: state })?,
+            state: known.ok_or_else(|| Error::Column {
+                column: "state".into(),
+                problem: state,
+            })?,
             skip_faulty: row.get("skip_faulty")?,
             version_id: row.get("version_id")?,
             findings: row.json("findings")?,
@@ -542,7 +576,8 @@ pub async fn insert_import(sql: &Sql, import: &ImportRow) -> Result<(), Error> {
 
 /// Returns an import.
 pub async fn import(sql: &Sql, id: Id<Import>) -> Result<Option<ImportRow>, Error> {
-    sql.query_optional("select * from imports where id = $1", params![id]).await
+    sql.query_optional("select * from imports where id = $1", params![id])
+        .await
 }
 
 /// Takes up the oldest import that waits, or whose worker has been silent since `silent_since`.

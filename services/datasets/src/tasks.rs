@@ -81,7 +81,9 @@ impl Background {
 
     async fn run(&self, import: &ImportRow) -> Result<(), Error> {
         let folder = self.context.fleet().data.join("tmp");
-        tokio::fs::create_dir_all(&folder).await.map_err(Fault::internal)?;
+        tokio::fs::create_dir_all(&folder)
+            .await
+            .map_err(Fault::internal)?;
         let archive = tempfile::NamedTempFile::new_in(folder).map_err(Fault::internal)?;
         self.assemble(import, archive.path()).await?;
 
@@ -96,7 +98,8 @@ impl Background {
             let now = self.context.now();
             if now.since(shown) >= PROGRESS_EVERY {
                 shown = now;
-                self.show_progress(import, picture.done, picture.total).await?;
+                self.show_progress(import, picture.done, picture.total)
+                    .await?;
             }
         }
         match reading.await.map_err(Fault::internal)? {
@@ -112,14 +115,19 @@ impl Background {
 
     async fn refuse(&self, import: &ImportRow, findings: &Findings) -> Result<(), Error> {
         commands::fail_import(&self.store, import, findings).await?;
-        let reason = findings.first_error().map(|first| first.reason.as_str()).unwrap_or_default();
+        let reason = findings
+            .first_error()
+            .map(|first| first.reason.as_str())
+            .unwrap_or_default();
         tracing::info!(import = %import.id, reason, "an import was refused");
         Ok(())
     }
 
     /// Puts an upload's parts together in a file.
     async fn assemble(&self, import: &ImportRow, target: &Path) -> Result<(), Error> {
-        let mut file = tokio::fs::File::create(target).await.map_err(Fault::internal)?;
+        let mut file = tokio::fs::File::create(target)
+            .await
+            .map_err(Fault::internal)?;
         for part in store::parts(self.store.read(), import.upload_id).await? {
             let hash = blake3::Hash::from_hex(&part.digest).map_err(Fault::internal)?;
             let key = BlobKey::new(crate::NAME, import.workspace_id, hash);
@@ -142,13 +150,14 @@ impl Background {
         let (id, done, total) = (import.id, count(done), count(total));
         let is_mine = self
             .store
-            .write(|tx| async move {
-                store::progress_import(&tx, id, done, total, tx.now()).await
-            })
+            .write(|tx| async move { store::progress_import(&tx, id, done, total, tx.now()).await })
             .await?;
         if !is_mine {
             let id = id.to_string();
-            return Err(Error::NotFound { what: "running import", id });
+            return Err(Error::NotFound {
+                what: "running import",
+                id,
+            });
         }
         Ok(())
     }
@@ -177,12 +186,16 @@ impl Background {
         for upload in store::expired_uploads(self.store.read(), self.context.now()).await? {
             let parts = store::parts(self.store.read(), upload.id).await?;
             let id = upload.id;
-            self.store.write(|tx| async move { store::delete_parts(&tx, id).await }).await?;
+            self.store
+                .write(|tx| async move { store::delete_parts(&tx, id).await })
+                .await?;
             for part in parts {
                 let sql = self.store.read();
                 if !store::is_used(sql, upload.workspace_id, &part.digest).await? {
                     let hash = blake3::Hash::from_hex(&part.digest).map_err(Fault::internal)?;
-                    self.blobs().delete(&BlobKey::new(crate::NAME, upload.workspace_id, hash)).await?;
+                    self.blobs()
+                        .delete(&BlobKey::new(crate::NAME, upload.workspace_id, hash))
+                        .await?;
                 }
             }
             tracing::info!(upload = %id, "the parts of an upload were thrown away");

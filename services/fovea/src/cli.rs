@@ -363,7 +363,10 @@ pub fn credits(text: &str) -> Result<i64, String> {
     }
     let whole: i64 = whole.parse().map_err(|_| refuse())?;
     let fraction: i64 = format!("{fraction:0<6}").parse().map_err(|_| refuse())?;
-    whole.checked_mul(1_000_000).and_then(|micros| micros.checked_add(fraction)).ok_or_else(refuse)
+    whole
+        .checked_mul(1_000_000)
+        .and_then(|micros| micros.checked_add(fraction))
+        .ok_or_else(refuse)
 }
 
 #[cfg(test)]

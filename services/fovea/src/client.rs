@@ -57,7 +57,10 @@ impl Credentials {
         let url = text("FOVEA_URL").or_else(|| saved.as_ref().map(|saved| saved.url.clone()));
         let key = text("FOVEA_KEY").or_else(|| saved.map(|saved| saved.key));
         match key {
-            Some(key) => Ok(Self { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), key }),
+            Some(key) => Ok(Self {
+                url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()),
+                key,
+            }),
             None => bail!("not logged in: run `fovea login`, or set FOVEA_URL and FOVEA_KEY"),
         }
     }
@@ -90,7 +93,9 @@ pub struct Bearer(MetadataValue<Ascii>);
 
 impl Interceptor for Bearer {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        request.metadata_mut().insert("authorization", self.0.clone());
+        request
+            .metadata_mut()
+            .insert("authorization", self.0.clone());
         Ok(request)
     }
 }
@@ -139,12 +144,18 @@ impl Fleet {
 
     /// Returns the absolute form of an address that the fleet gave, and a client to use it with.
     pub fn address(&self, url: &str) -> String {
-        if url.starts_with('/') { format!("{}{url}", self.credentials.url) } else { url.to_owned() }
+        if url.starts_with('/') {
+            format!("{}{url}", self.credentials.url)
+        } else {
+            url.to_owned()
+        }
     }
 
     /// Returns an HTTP request to the gateway with the key on it.
     pub fn http(&self, method: reqwest::Method, url: &str) -> reqwest::RequestBuilder {
-        self.http.request(method, self.address(url)).bearer_auth(&self.credentials.key)
+        self.http
+            .request(method, self.address(url))
+            .bearer_auth(&self.credentials.key)
     }
 
     /// Returns an HTTP request that carries no key, for signed addresses.

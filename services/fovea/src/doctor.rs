@@ -38,10 +38,12 @@ pub async fn run(config_file: Option<&Path>, is_json: bool) -> Result<()> {
         Ok(settings) => ok("configuration", format!("{} values", settings.len())),
         Err(problems) => problem("configuration", problems.to_string()),
     });
-    checks.push(match kit::process::find_nats_server(&config.fleet().data).await {
-        Ok(path) => ok("nats-server", path.display().to_string()),
-        Err(fault) => problem("nats-server", fault.to_string()),
-    });
+    checks.push(
+        match kit::process::find_nats_server(&config.fleet().data).await {
+            Ok(path) => ok("nats-server", path.display().to_string()),
+            Err(fault) => problem("nats-server", fault.to_string()),
+        },
+    );
     checks.push(data_folder(&config));
     let is_up = fleet_checks(&mut checks).await;
     if !is_up {
@@ -62,7 +64,10 @@ pub async fn run(config_file: Option<&Path>, is_json: bool) -> Result<()> {
             line(format!("{mark}  {:<14} {}", check.what, check.text));
         }
     }
-    let problems = checks.iter().filter(|check| check.verdict == Verdict::Problem).count();
+    let problems = checks
+        .iter()
+        .filter(|check| check.verdict == Verdict::Problem)
+        .count();
     if problems > 0 {
         bail!("{problems} of {} checks found a problem", checks.len());
     }
@@ -70,15 +75,27 @@ pub async fn run(config_file: Option<&Path>, is_json: bool) -> Result<()> {
 }
 
 fn ok(what: &'static str, text: impl Into<String>) -> Check {
-    Check { what, verdict: Verdict::Ok, text: text.into() }
+    Check {
+        what,
+        verdict: Verdict::Ok,
+        text: text.into(),
+    }
 }
 
 fn note(what: &'static str, text: impl Into<String>) -> Check {
-    Check { what, verdict: Verdict::Warning, text: text.into() }
+    Check {
+        what,
+        verdict: Verdict::Warning,
+        text: text.into(),
+    }
 }
 
 fn problem(what: &'static str, text: impl Into<String>) -> Check {
-    Check { what, verdict: Verdict::Problem, text: text.into() }
+    Check {
+        what,
+        verdict: Verdict::Problem,
+        text: text.into(),
+    }
 }
 
 fn data_folder(config: &Config) -> Check {
@@ -88,7 +105,10 @@ fn data_folder(config: &Config) -> Check {
         Ok(_) => ok("data folder", folder.display().to_string()),
         Err(error) => problem(
             "data folder",
-            format!("{}: {error}; `fleet.data` chooses another", folder.display()),
+            format!(
+                "{}: {error}; `fleet.data` chooses another",
+                folder.display()
+            ),
         ),
     }
 }
@@ -122,10 +142,17 @@ async fn fleet_checks(checks: &mut Vec<Check>) -> bool {
     match fleet.accounts().get_self(GetSelfRequest {}).await {
         Ok(answer) => {
             let workspace = answer.into_inner().workspace.unwrap_or_default();
-            checks.push(ok("fleet", format!("{}, workspace {}", fleet.address("/"), workspace.slug)));
+            checks.push(ok(
+                "fleet",
+                format!("{}, workspace {}", fleet.address("/"), workspace.slug),
+            ));
         }
         Err(status) => {
-            let text = format!("{} doesn't answer: {}", fleet.address("/"), status.message());
+            let text = format!(
+                "{} doesn't answer: {}",
+                fleet.address("/"),
+                status.message()
+            );
             checks.push(note("fleet", text));
             return false;
         }
@@ -148,7 +175,9 @@ async fn fleet_checks(checks: &mut Vec<Check>) -> bool {
 
 async fn device() -> Result<Check> {
     let report = tokio::task::spawn_blocking(|| -> engine::Result<_> {
-        Ok(engine::device::probe(&engine::parallel::Threads::available()?))
+        Ok(engine::device::probe(
+            &engine::parallel::Threads::available()?,
+        ))
     })
     .await??;
     let memory = report.memory_bytes.unwrap_or(report.available_memory_bytes) as f64 / 1e9;

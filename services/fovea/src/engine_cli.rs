@@ -39,9 +39,14 @@ pub async fn run(command: Engine, is_json: bool) -> Result<()> {
         Engine::Val { arguments } => val(Arguments::read(&arguments)?, is_json),
         Engine::Predict { arguments } => predict(Arguments::read(&arguments)?, is_json),
         Engine::Export { arguments } => export(Arguments::read(&arguments)?),
-        Engine::Plan { model, classes, imgsz, batch, mode, launches } => {
-            show_plan(&model, classes, imgsz, batch, &mode, launches)
-        }
+        Engine::Plan {
+            model,
+            classes,
+            imgsz,
+            batch,
+            mode,
+            launches,
+        } => show_plan(&model, classes, imgsz, batch, &mode, launches),
     })
     .await?
 }
@@ -67,7 +72,10 @@ impl Arguments {
             let Some((name, value)) = argument.split_once('=') else {
                 bail!("'{argument}' is not name=value");
             };
-            if arguments.insert(name.to_owned(), value.to_owned()).is_some() {
+            if arguments
+                .insert(name.to_owned(), value.to_owned())
+                .is_some()
+            {
                 bail!("'{name}' is given twice");
             }
         }
@@ -79,14 +87,16 @@ impl Arguments {
     }
 
     fn need(&mut self, name: &str) -> Result<String> {
-        self.take(name).with_context(|| format!("'{name}=' is missing"))
+        self.take(name)
+            .with_context(|| format!("'{name}=' is missing"))
     }
 
     fn parsed<T: std::str::FromStr>(&mut self, name: &str, default: T) -> Result<T> {
         match self.take(name) {
-            Some(value) => {
-                value.parse().ok().with_context(|| format!("{name}: '{value}' can't be read"))
-            }
+            Some(value) => value
+                .parse()
+                .ok()
+                .with_context(|| format!("{name}: '{value}' can't be read")),
             None => Ok(default),
         }
     }
@@ -101,8 +111,15 @@ impl Arguments {
 }
 
 fn train(mut arguments: Arguments, stop: &StopHandle, is_json: bool) -> Result<()> {
-    let folder = PathBuf::from(arguments.take("project").unwrap_or_else(|| "runs/train".into()));
-    let mut bar = Bar { bar: ProgressBar::hidden(), is_json };
+    let folder = PathBuf::from(
+        arguments
+            .take("project")
+            .unwrap_or_else(|| "runs/train".into()),
+    );
+    let mut bar = Bar {
+        bar: ProgressBar::hidden(),
+        is_json,
+    };
     let outcome = if let Some(resume) = arguments.take("resume") {
         let data = arguments.take("data").map(PathBuf::from);
         let threads = arguments.parsed("threads", 0)?;
@@ -122,7 +139,10 @@ fn train(mut arguments: Arguments, stop: &StopHandle, is_json: bool) -> Result<(
         Ending::OutOfPatience => "stopped early: no better epoch for as long as the patience",
         Ending::Stopped => "stopped; `fovea engine train resume=FOLDER` goes on",
     };
-    let best = outcome.validation.as_ref().map(|validation| validation.scores());
+    let best = outcome
+        .validation
+        .as_ref()
+        .map(|validation| validation.scores());
     if is_json {
         line(serde_json::to_string(&serde_json::json!({
             "ending": word, "last": outcome.last, "best": outcome.best, "validation": best,
@@ -296,24 +316,37 @@ fn predict(mut arguments: Arguments, is_json: bool) -> Result<()> {
         let name = path.display().to_string();
         let bytes = std::fs::read(&path).with_context(|| name.clone())?;
         let mut picture = decode::decode(&name, &bytes)?;
-        let found = predictor.predict(&[&picture], &options)?.pop().unwrap_or_default();
+        let found = predictor
+            .predict(&[&picture], &options)?
+            .pop()
+            .unwrap_or_default();
         if let Some(folder) = &save {
             std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
             draw::draw(&mut picture, &found);
-            let target = folder.join(path.file_stem().unwrap_or_default()).with_extension("jpg");
+            let target = folder
+                .join(path.file_stem().unwrap_or_default())
+                .with_extension("jpg");
             std::fs::write(&target, draw::encode(&picture, ImageKind::Jpeg)?)
                 .with_context(|| target.display().to_string())?;
         }
         if is_json {
             line(serde_json::json!({"image": name, "found": found}).to_string());
         } else {
-            let counts = found.iter().fold(BTreeMap::<&str, usize>::new(), |mut counts, object| {
-                *counts.entry(&object.name).or_default() += 1;
-                counts
-            });
-            let words: Vec<String> =
-                counts.iter().map(|(class, count)| format!("{count} {class}")).collect();
-            let words = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
+            let counts = found
+                .iter()
+                .fold(BTreeMap::<&str, usize>::new(), |mut counts, object| {
+                    *counts.entry(&object.name).or_default() += 1;
+                    counts
+                });
+            let words: Vec<String> = counts
+                .iter()
+                .map(|(class, count)| format!("{count} {class}"))
+                .collect();
+            let words = if words.is_empty() {
+                "nothing".to_owned()
+            } else {
+                words.join(", ")
+            };
             line(format!("{name}: {words}"));
         }
     }
@@ -327,7 +360,11 @@ fn pictures(source: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(source).with_context(|| source.display().to_string())? {
         let path = entry?.path();
-        let extension = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+        let extension = path
+            .extension()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .to_lowercase();
         if PICTURE_EXTENSIONS.contains(&extension.as_str()) {
             paths.push(path);
         }
@@ -343,7 +380,9 @@ fn export(mut arguments: Arguments) -> Result<()> {
     let path = arguments.need("model")?;
     let checkpoint = model(&path)?;
     let imgsz = arguments.parsed("imgsz", checkpoint.header.options.imgsz)?;
-    let format = arguments.take("format").unwrap_or_else(|| "onnx".to_owned());
+    let format = arguments
+        .take("format")
+        .unwrap_or_else(|| "onnx".to_owned());
     if format != "onnx" {
         bail!("format: '{format}' is not written; onnx is");
     }
@@ -360,7 +399,11 @@ fn export(mut arguments: Arguments) -> Result<()> {
         date: kit::Clock::system().now().to_string(),
     };
     arguments.finish()?;
-    let bytes = onnx::export(&checkpoint.header.model, checkpoint.inference_state(), &options)?;
+    let bytes = onnx::export(
+        &checkpoint.header.model,
+        checkpoint.inference_state(),
+        &options,
+    )?;
     files::write_atomically(&target, &bytes)?;
     line(target.display().to_string());
     Ok(())
@@ -390,24 +433,50 @@ fn show_plan(
         line(plan.to_string());
     }
     line(format!("{model}, batch {batch}, {imgsz} px"));
-    line(format!("  launches  {} forward, {} backward", plan.forward.len(), plan.backward.len()));
-    line(format!("  work      {:.3} GFLOP", plan.flops() as f64 / 1e9));
-    line(format!("  traffic   {:.3} GB", plan.traffic_bytes() as f64 / 1e9));
-    line(format!("  peak      {:.3} GB", plan.peak_bytes() as f64 / 1e9));
+    line(format!(
+        "  launches  {} forward, {} backward",
+        plan.forward.len(),
+        plan.backward.len()
+    ));
+    line(format!(
+        "  work      {:.3} GFLOP",
+        plan.flops() as f64 / 1e9
+    ));
+    line(format!(
+        "  traffic   {:.3} GB",
+        plan.traffic_bytes() as f64 / 1e9
+    ));
+    line(format!(
+        "  peak      {:.3} GB",
+        plan.peak_bytes() as f64 / 1e9
+    ));
     for (kind, bytes) in plan.bytes_by_kind() {
         let name = format!("{kind:?}").to_lowercase();
-        line(format!("    {name:<12} {:.3} GB before sharing", bytes as f64 / 1e9));
+        line(format!(
+            "    {name:<12} {:.3} GB before sharing",
+            bytes as f64 / 1e9
+        ));
     }
     if let Some(memory) = engine::device::total_memory_bytes() {
         let largest = plan::largest_batch(&spec, imgsz, mode, threads, memory)?;
-        line(format!("  largest batch in this machine's {:.0} GB: {largest}", memory as f64 / 1e9));
+        line(format!(
+            "  largest batch in this machine's {:.0} GB: {largest}",
+            memory as f64 / 1e9
+        ));
     }
     Ok(())
 }
 
 /// Makes the sample dataset as a zip.
 pub async fn sample(command: Datasets, is_json: bool) -> Result<()> {
-    let Datasets::Sample { output: target, images, size, classes, seed } = command else {
+    let Datasets::Sample {
+        output: target,
+        images,
+        size,
+        classes,
+        seed,
+    } = command
+    else {
         unreachable!("invariant: only `datasets sample` comes here");
     };
     let options = SampleOptions {

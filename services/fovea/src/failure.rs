@@ -16,9 +16,13 @@ const UNAVAILABLE: u8 = 6;
 
 /// Reports a failure and returns the exit code for it.
 pub fn report(error: &anyhow::Error, is_json: bool) -> ExitCode {
-    let told = error.chain().find_map(|cause| cause.downcast_ref::<tonic::Status>());
+    let told = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<tonic::Status>());
     let told = told.map(Fault::from_status);
-    let own = error.chain().find_map(|cause| cause.downcast_ref::<Fault>());
+    let own = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<Fault>());
     let fault = told.as_ref().or(own);
     let code = fault.map_or(FAILED, |fault| code(fault.kind));
     if is_json {

@@ -25,7 +25,9 @@ fn main() -> ExitCode {
     let is_json = cli.json;
     // Every TLS user of this process takes the same provider; a second call can only mean it is there.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     let outcome = match runtime {
         Ok(runtime) => runtime.block_on(run(cli)),
         Err(error) => Err(error.into()),
@@ -49,7 +51,10 @@ async fn run(cli: Cli) -> Result<()> {
         Command::Config => show_config(config_file, cli.json),
         Command::Engine(command) => engine_cli::run(command, cli.json).await,
         fleet => {
-            let session = Session { fleet: Fleet::open()?, is_json: cli.json };
+            let session = Session {
+                fleet: Fleet::open()?,
+                is_json: cli.json,
+            };
             ask(&session, fleet).await
         }
     }
@@ -85,12 +90,20 @@ async fn login(config_file: Option<&Path>, command: cli::Login) -> Result<()> {
             let config = kit::config::Config::load(config_file)?;
             let path = config.fleet().data.join("admin.key");
             std::fs::read_to_string(&path)
-                .with_context(|| format!("no key: give --key, or start a fleet that writes {}", path.display()))?
+                .with_context(|| {
+                    format!(
+                        "no key: give --key, or start a fleet that writes {}",
+                        path.display()
+                    )
+                })?
                 .trim()
                 .to_owned()
         }
     };
-    let credentials = Credentials { url: command.url.trim_end_matches('/').to_owned(), key };
+    let credentials = Credentials {
+        url: command.url.trim_end_matches('/').to_owned(),
+        key,
+    };
     let fleet = Fleet::new(credentials.clone())?;
     let request = proto::fovea::accounts::v1::GetSelfRequest {};
     let who = fleet.accounts().get_self(request).await?.into_inner();
@@ -99,7 +112,10 @@ async fn login(config_file: Option<&Path>, command: cli::Login) -> Result<()> {
     output::line(format!(
         "logged in to {} as {} of workspace {} ({})",
         credentials.url,
-        who.role().as_str_name().trim_start_matches("ROLE_").to_lowercase(),
+        who.role()
+            .as_str_name()
+            .trim_start_matches("ROLE_")
+            .to_lowercase(),
         workspace.slug,
         path.display()
     ));

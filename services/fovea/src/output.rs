@@ -34,7 +34,9 @@ pub fn value<M: Message + Name>(message: &M) -> Result<serde_json::Value> {
         .get_message_by_name(&M::full_name())
         .with_context(|| format!("{} is not in the contract", M::full_name()))?;
     let dynamic = DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())?;
-    let options = SerializeOptions::new().use_proto_field_name(true).skip_default_fields(false);
+    let options = SerializeOptions::new()
+        .use_proto_field_name(true)
+        .skip_default_fields(false);
     Ok(dynamic.serialize_with_options(serde_json::value::Serializer, &options)?)
 }
 
@@ -47,7 +49,9 @@ pub struct Table {
 impl Table {
     /// Begins a table with its heading.
     pub fn new<const N: usize>(heading: [&str; N]) -> Self {
-        Self { rows: vec![heading.map(str::to_owned).to_vec()] }
+        Self {
+            rows: vec![heading.map(str::to_owned).to_vec()],
+        }
     }
 
     /// Adds a row.
@@ -87,7 +91,9 @@ impl Table {
 /// Returns micro-credits as credits: `0.0123`, at least two decimals and no more than needed.
 pub fn credits(micros: i64) -> String {
     let text = kit::Amount::from_micros(micros).to_string();
-    let Some((whole, fraction)) = text.split_once('.') else { return text };
+    let Some((whole, fraction)) = text.split_once('.') else {
+        return text;
+    };
     let kept = fraction.trim_end_matches('0');
     format!("{whole}.{kept:0<2}")
 }
@@ -126,7 +132,11 @@ pub fn bytes(count: i64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{count} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// Returns a bar for a known length, hidden where nobody watches or JSON is asked for.
@@ -139,8 +149,9 @@ pub fn bar(length: u64, what: &str, is_bytes: bool, is_json: bool) -> ProgressBa
     } else {
         "{pos}/{len}"
     };
-    let style = ProgressStyle::with_template(&format!("{{prefix:>12}} {{wide_bar}} {counts} {{msg}}"))
-        .expect("invariant: the template is fixed");
+    let style =
+        ProgressStyle::with_template(&format!("{{prefix:>12}} {{wide_bar}} {counts} {{msg}}"))
+            .expect("invariant: the template is fixed");
     let bar = ProgressBar::new(length).with_style(style);
     bar.set_prefix(what.to_owned());
     bar

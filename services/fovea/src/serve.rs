@@ -35,9 +35,8 @@ async fn serve(
     let mut tasks = Tasks::new(shutdown);
     let mut contexts = Vec::with_capacity(names.len());
     for name in names {
-        contexts.push(
-            Context::start(config.clone(), name, Clock::system(), shutdown.clone()).await?,
-        );
+        contexts
+            .push(Context::start(config.clone(), name, Clock::system(), shutdown.clone()).await?);
     }
     if let Some(first) = contexts.first().cloned() {
         // One process, one set of instruments: they are served where its first service is looked for.
@@ -77,7 +76,10 @@ fn names(asked: &[String]) -> Result<Vec<&'static str>> {
     let mut names = Vec::with_capacity(asked.len());
     for name in asked {
         let Some(known) = SERVICES.into_iter().find(|known| known == name) else {
-            bail!("there is no service '{name}': there are {}", SERVICES.join(", "));
+            bail!(
+                "there is no service '{name}': there are {}",
+                SERVICES.join(", ")
+            );
         };
         if names.contains(&known) {
             bail!("'{name}' is named twice");
@@ -98,7 +100,9 @@ pub fn settings(config: &Config) -> Result<Vec<Setting>, Problems> {
             })*
         };
     }
-    section!(gateway, accounts, datasets, projects, billing, scheduler, inference, worker);
+    section!(
+        gateway, accounts, datasets, projects, billing, scheduler, inference, worker
+    );
     problems.check()?;
     Ok(settings)
 }

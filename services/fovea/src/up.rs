@@ -80,7 +80,10 @@ struct Child {
 impl Child {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.binary);
-        command.arg("serve").arg(self.service).envs(self.overrides.clone());
+        command
+            .arg("serve")
+            .arg(self.service)
+            .envs(self.overrides.clone());
         if let Some(file) = &self.config_file {
             command.arg("--config").arg(file);
         }
@@ -93,11 +96,16 @@ fn require_free_ports(config: &Config, services: &[&'static str]) -> Result<()> 
     let fleet = config.fleet();
     let mut taken = Vec::new();
     for service in services {
-        let ports = [("listen", fleet.listen.get(service)), ("metrics", fleet.metrics.get(service))];
+        let ports = [
+            ("listen", fleet.listen.get(service)),
+            ("metrics", fleet.metrics.get(service)),
+        ];
         for (kind, address) in ports {
             // A worker is never called.
             let is_used = kind == "metrics" || *service != worker::NAME;
-            let Some(address) = address.filter(|_| is_used) else { continue };
+            let Some(address) = address.filter(|_| is_used) else {
+                continue;
+            };
             if let Err(error) = TcpListener::bind(address) {
                 taken.push(format!(
                     "{address}: {error}; `fleet.{kind}.{service}` (or FOVEA_FLEET__{}__{}) chooses another",
@@ -117,13 +125,17 @@ fn require_free_ports(config: &Config, services: &[&'static str]) -> Result<()> 
 fn nats_is_ours(config: &Config) -> bool {
     let url = &config.fleet().nats_url;
     let is_loopback = url.contains("//127.0.0.1:") || url.contains("//localhost:");
-    let in_use = nats_port(config).is_ok_and(|port| TcpListener::bind(("127.0.0.1", port)).is_err());
+    let in_use =
+        nats_port(config).is_ok_and(|port| TcpListener::bind(("127.0.0.1", port)).is_err());
     is_loopback && !in_use
 }
 
 fn nats_port(config: &Config) -> Result<u16> {
     let url = &config.fleet().nats_url;
-    let port = url.rsplit(':').next().and_then(|port| port.trim_end_matches('/').parse().ok());
+    let port = url
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.trim_end_matches('/').parse().ok());
     port.with_context(|| format!("fleet.nats_url: '{url}' has no port"))
 }
 
@@ -154,7 +166,11 @@ async fn keep_nats(
                 }
             }
         }
-        if shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+        if shutdown
+            .run_until_cancelled(tokio::time::sleep(pause))
+            .await
+            .is_none()
+        {
             return Ok(());
         }
         match start_nats(&config, &data).await {
@@ -176,13 +192,21 @@ async fn greet(
     data: PathBuf,
     shutdown: CancellationToken,
 ) -> Result<(), kit::Fault> {
-    let url = config.fleet().service_url(gateway::NAME).unwrap_or_default();
-    let asked = shutdown.run_until_cancelled(sign_in_link(&url, &data)).await;
+    let url = config
+        .fleet()
+        .service_url(gateway::NAME)
+        .unwrap_or_default();
+    let asked = shutdown
+        .run_until_cancelled(sign_in_link(&url, &data))
+        .await;
     match asked {
         Some(Ok(link)) => {
             line(format!("fovea is up at {url}"));
             line(format!("  in a browser, once:  {link}"));
-            line(format!("  on the command line: FOVEA_FLEET__DATA={} fovea login --url {url}", data.display()));
+            line(format!(
+                "  on the command line: FOVEA_FLEET__DATA={} fovea login --url {url}",
+                data.display()
+            ));
             line("  Ctrl-C stops everything");
         }
         Some(Err(error)) => remark(format!("the fleet doesn't answer yet: {error:#}")),
@@ -196,10 +220,19 @@ async fn sign_in_link(url: &str, data: &Path) -> Result<String> {
     let mut last = None;
     for _ in 0..READY_POLLS_MAX {
         tokio::time::sleep(READY_POLL).await;
-        let Ok(key) = std::fs::read_to_string(data.join("admin.key")) else { continue };
-        let credentials = Credentials { url: url.to_owned(), key: key.trim().to_owned() };
+        let Ok(key) = std::fs::read_to_string(data.join("admin.key")) else {
+            continue;
+        };
+        let credentials = Credentials {
+            url: url.to_owned(),
+            key: key.trim().to_owned(),
+        };
         let fleet = Fleet::new(credentials)?;
-        match fleet.accounts().create_sign_in_token(CreateSignInTokenRequest {}).await {
+        match fleet
+            .accounts()
+            .create_sign_in_token(CreateSignInTokenRequest {})
+            .await
+        {
             Ok(answer) => return Ok(format!("{url}/sign-in?token={}", answer.into_inner().token)),
             Err(status) => last = Some(status),
         }

@@ -86,7 +86,10 @@ fn endpoint_name(given: &str, model: &str) -> Result<String, Error> {
             && !given.ends_with('-');
         if !is_good {
             let rule = "3 to 40 lower-case letters, digits and dashes inside".to_owned();
-            return Err(Error::Invalid { field: "name", rule });
+            return Err(Error::Invalid {
+                field: "name",
+                rule,
+            });
         }
         return Ok(given.to_owned());
     }
@@ -113,7 +116,11 @@ pub async fn end_deployment(
 ) -> Result<(), Error> {
     store
         .write(|tx| async move {
-            let state = if failure.is_none() { State::Ready } else { State::Failed };
+            let state = if failure.is_none() {
+                State::Ready
+            } else {
+                State::Failed
+            };
             let cause = failure.unwrap_or_default();
             if !store::end_deployment(&tx, revision.id, state, cause).await? {
                 return Ok(());
@@ -137,11 +144,19 @@ async fn tell_ending(
     match failure {
         None => {
             let number = i32::try_from(revision.number).unwrap_or(i32::MAX);
-            let fact = EndpointDeployed { endpoint_id, model_id, revision: number };
+            let fact = EndpointDeployed {
+                endpoint_id,
+                model_id,
+                revision: number,
+            };
             tx.tell(workspace, endpoint.id, &fact).await?;
         }
         Some(cause) => {
-            let fact = EndpointFailed { endpoint_id, model_id, cause: cause.to_owned() };
+            let fact = EndpointFailed {
+                endpoint_id,
+                model_id,
+                cause: cause.to_owned(),
+            };
             tx.tell(workspace, endpoint.id, &fact).await?;
         }
     }
@@ -160,7 +175,9 @@ pub async fn delete_endpoint(
             let endpoint = endpoint.filter(|endpoint| caller.owns(endpoint.workspace_id));
             let endpoint = endpoint.ok_or_else(|| Error::NotFound(id.to_string()))?;
             store::delete_endpoint(&tx, id, tx.now()).await?;
-            let fact = EndpointDeleted { endpoint_id: id.to_string() };
+            let fact = EndpointDeleted {
+                endpoint_id: id.to_string(),
+            };
             tx.tell(Some(endpoint.workspace_id), id, &fact).await?;
             Ok(())
         })

@@ -19,6 +19,11 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { threads: 0, models_max: 16, queue_max: 64, image_bytes_max: 32 << 20 }
+        Self {
+            threads: 0,
+            models_max: 16,
+            queue_max: 64,
+            image_bytes_max: 32 << 20,
+        }
     }
 }

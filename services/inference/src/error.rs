@@ -37,8 +37,9 @@ impl From<Error> for Fault {
             Error::NoWeights { .. } => new(Kind::Precondition, "MODEL_WITHOUT_WEIGHTS"),
             Error::NotReady { .. } => new(Kind::Precondition, "ENDPOINT_NOT_READY"),
             Error::ImageUnreadable(_) => new(Kind::Invalid, "IMAGE_UNREADABLE"),
-            Error::Busy { .. } => new(Kind::Exhausted, "ENDPOINT_BUSY")
-                .retry_after(std::time::Duration::from_secs(1)),
+            Error::Busy { .. } => {
+                new(Kind::Exhausted, "ENDPOINT_BUSY").retry_after(std::time::Duration::from_secs(1))
+            }
             Error::Engine(_) => new(Kind::Invalid, "PREDICTION_REFUSED"),
             Error::Store(error) => error.into(),
             Error::Fault(fault) => fault,

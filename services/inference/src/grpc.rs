@@ -107,7 +107,10 @@ impl api::endpoint_service_server::EndpointService for Endpoints {
         for row in &rows {
             endpoints.push(self.proto(row).await?);
         }
-        Ok(Response::new(api::ListEndpointsResponse { endpoints, next_page_token }))
+        Ok(Response::new(api::ListEndpointsResponse {
+            endpoints,
+            next_page_token,
+        }))
     }
 
     async fn delete_endpoint(
@@ -150,12 +153,17 @@ impl Endpoints {
         let size = request.image.len() as u64;
         if size == 0 || size > self.config.image_bytes_max {
             let rule = format!("a picture has 1 to {} bytes", self.config.image_bytes_max);
-            return Err(Error::Invalid { field: "image", rule });
+            return Err(Error::Invalid {
+                field: "image",
+                rule,
+            });
         }
         let revision = self.ready(endpoint).await?;
         let image_size = usize::try_from(revision.image_size).unwrap_or(0);
-        let model =
-            self.models.load(endpoint.workspace_id, &revision.digest, image_size).await?;
+        let model = self
+            .models
+            .load(endpoint.workspace_id, &revision.digest, image_size)
+            .await?;
         let predicted = self.models.predict(model, request.image, options).await?;
         let detections = predicted.found.into_iter().map(|found| {
             let [x_min, y_min, x_max, y_max] = found.bounds;
@@ -189,7 +197,10 @@ impl Endpoints {
             Some(latest) if latest.state == State::Failed => latest.cause,
             _ => "it is being deployed".to_owned(),
         };
-        Err(Error::NotReady { name: endpoint.name.clone(), why })
+        Err(Error::NotReady {
+            name: endpoint.name.clone(),
+            why,
+        })
     }
 
     async fn find(&self, caller: &Caller, text: &str) -> Result<EndpointRow, Error> {
@@ -202,8 +213,14 @@ impl Endpoints {
     }
 
     async fn model(&self, caller: &Caller, model_id: &str) -> Result<Model, Fault> {
-        let request = GetModelRequest { model_id: model_id.to_owned() };
-        let answer = self.registry.clone().get_model(act_for(caller, request)).await;
+        let request = GetModelRequest {
+            model_id: model_id.to_owned(),
+        };
+        let answer = self
+            .registry
+            .clone()
+            .get_model(act_for(caller, request))
+            .await;
         let answer = answer.map_err(|status| Fault::from_status(&status))?;
         Ok(answer.into_inner().model.unwrap_or_default())
     }
@@ -211,15 +228,23 @@ impl Endpoints {
     /// Copies a model's weights to this service, so that they outlive the run they came from.
     async fn take_weights(&self, caller: &Caller, model: &Model) -> Result<Weights, Error> {
         let workspace_id = caller.workspace()?;
-        let weights = model.artifacts.iter().find(|artifact| artifact.kind == WEIGHTS_KIND);
-        let weights = weights.ok_or_else(|| Error::NoWeights { model_id: model.id.clone() })?;
+        let weights = model
+            .artifacts
+            .iter()
+            .find(|artifact| artifact.kind == WEIGHTS_KIND);
+        let weights = weights.ok_or_else(|| Error::NoWeights {
+            model_id: model.id.clone(),
+        })?;
         let hash = blake3::Hash::from_hex(&weights.digest).map_err(Fault::internal)?;
         let source = BlobRef {
             key: BlobKey::new(MODELS_OWNER, workspace_id, hash),
             size_bytes: u64::try_from(weights.size_bytes).unwrap_or(0),
         };
         self.blobs.copy(&source, workspace_id).await?;
-        Ok(Weights { digest: weights.digest.clone(), size_bytes: weights.size_bytes })
+        Ok(Weights {
+            digest: weights.digest.clone(),
+            size_bytes: weights.size_bytes,
+        })
     }
 }
 
@@ -230,7 +255,10 @@ fn options(request: &api::PredictRequest) -> Result<PredictOptions, Error> {
     let most = request.max_detections;
     if !(0..=DETECTIONS_MAX).contains(&most) {
         let rule = format!("{most} is not between 0 and {DETECTIONS_MAX}");
-        return Err(Error::Invalid { field: "max_detections", rule });
+        return Err(Error::Invalid {
+            field: "max_detections",
+            rule,
+        });
     }
     Ok(PredictOptions {
         conf: or(request.confidence, defaults.conf),
@@ -254,13 +282,19 @@ pub fn proto_endpoint(endpoint: &EndpointRow, latest: Option<&RevisionRow>) -> a
     api::Endpoint {
         id: endpoint.id.to_string(),
         name: endpoint.name.clone(),
-        model_id: latest.map(|latest| latest.model_id.to_string()).unwrap_or_default(),
+        model_id: latest
+            .map(|latest| latest.model_id.to_string())
+            .unwrap_or_default(),
         state: state.into(),
-        cause: latest.map(|latest| latest.cause.clone()).unwrap_or_default(),
+        cause: latest
+            .map(|latest| latest.cause.clone())
+            .unwrap_or_default(),
         created_at: Some(endpoint.created_at.into()),
         request_count: endpoint.request_count,
         error_count: endpoint.error_count,
-        class_names: latest.map(|latest| latest.class_names.clone()).unwrap_or_default(),
+        class_names: latest
+            .map(|latest| latest.class_names.clone())
+            .unwrap_or_default(),
         image_size: latest.map_or(0, |latest| number(latest.image_size)),
         revision: latest.map_or(0, |latest| number(latest.number)),
     }

@@ -12,7 +12,9 @@ static PREDICT: LazyLock<Histogram<f64>> = LazyLock::new(|| {
         .f64_histogram("fovea.endpoints.predict.duration")
         .with_unit("s")
         .with_description("time of a prediction, waiting included")
-        .with_boundaries(vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0])
+        .with_boundaries(vec![
+            0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+        ])
         .build()
 });
 

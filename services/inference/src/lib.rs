@@ -33,11 +33,15 @@ const MESSAGE_SLACK: usize = 1 << 20;
 pub async fn serve(context: Context) -> Result<(), Fault> {
     let config: Config = context.section()?;
     let store = context.open_store(store::MIGRATIONS).await?;
-    let models = Arc::new(models::Models::new(context.blobs().clone(), config.clone())?);
+    let models = Arc::new(models::Models::new(
+        context.blobs().clone(),
+        config.clone(),
+    )?);
     let asked = Arc::new(Notify::new());
     let counts = grpc::Counts::default();
-    let message_bytes_max =
-        usize::try_from(config.image_bytes_max).unwrap_or(usize::MAX - MESSAGE_SLACK) + MESSAGE_SLACK;
+    let message_bytes_max = usize::try_from(config.image_bytes_max)
+        .unwrap_or(usize::MAX - MESSAGE_SLACK)
+        + MESSAGE_SLACK;
     let service = grpc::Endpoints {
         store: store.clone(),
         blobs: context.blobs().clone(),
@@ -50,17 +54,24 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
 
     let mut tasks = Tasks::new(context.shutdown());
     tasks.spawn("relay", {
-        let (bus, store, stop) = (context.bus().clone(), store.clone(), context.shutdown().clone());
+        let (bus, store, stop) = (
+            context.bus().clone(),
+            store.clone(),
+            context.shutdown().clone(),
+        );
         async move {
             kit::bus::relay(bus, store, stop).await;
             Ok(())
         }
     });
-    tasks.spawn("deployments", tasks::deployments(context.clone(), store.clone(), models, asked));
+    tasks.spawn(
+        "deployments",
+        tasks::deployments(context.clone(), store.clone(), models, asked),
+    );
     tasks.spawn("counters", tasks::counters(context.clone(), store, counts));
     tasks.spawn("grpc", async move {
-        let service = EndpointServiceServer::new(service)
-            .max_decoding_message_size(message_bytes_max);
+        let service =
+            EndpointServiceServer::new(service).max_decoding_message_size(message_bytes_max);
         serve_grpc(&context, Routes::new(service), &[proto::DESCRIPTORS]).await
     });
     tasks.run().await

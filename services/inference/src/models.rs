@@ -93,7 +93,9 @@ impl Models {
         let model = Arc::new(Mutex::new(loading.await.map_err(Fault::internal)??));
         while ready.models.len() >= self.config.models_max.max(1) {
             let oldest = ready.models.iter().min_by_key(|(_, (used, _))| *used);
-            let Some(oldest) = oldest.map(|(digest, _)| digest.clone()) else { break };
+            let Some(oldest) = oldest.map(|(digest, _)| digest.clone()) else {
+                break;
+            };
             ready.models.remove(&oldest);
         }
         ready.models.insert(digest.to_owned(), (now, model.clone()));
@@ -115,7 +117,10 @@ impl Models {
             let picture = decode::decode("image", &image)
                 .map_err(|error| Error::ImageUnreadable(error.to_string()))?;
             let decode = stopwatch.elapsed();
-            let found = model.predict(&[&picture], &options)?.pop().unwrap_or_default();
+            let found = model
+                .predict(&[&picture], &options)?
+                .pop()
+                .unwrap_or_default();
             Ok(Predicted {
                 found,
                 width: picture.width(),
@@ -135,7 +140,11 @@ impl<'a> Place<'a> {
     fn take(waiting: &'a AtomicUsize, most: usize) -> Result<Self, Error> {
         let before = waiting.fetch_add(1, Ordering::Relaxed);
         let place = Self(waiting);
-        if before >= most { Err(Error::Busy { waiting: before }) } else { Ok(place) }
+        if before >= most {
+            Err(Error::Busy { waiting: before })
+        } else {
+            Ok(place)
+        }
     }
 }
 

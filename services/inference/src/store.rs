@@ -5,8 +5,11 @@ use kit::store::{Error, FromRow, Migration, Row, Sql};
 use kit::{Timestamp, params};
 
 /// The schema, in the order it grew.
-pub const MIGRATIONS: &[Migration] =
-    &[Migration::new(1, "inference", include_str!("../migrations/0001_inference.sql"))];
+pub const MIGRATIONS: &[Migration] = &[Migration::new(
+    1,
+    "inference",
+    include_str!("../migrations/0001_inference.sql"),
+)];
 
 /// Where a revision stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +84,10 @@ impl FromRow for RevisionRow {
             size_bytes: row.get("size_bytes")?,
             class_names: row.json("class_names")?,
             image_size: row.get("image_size")?,
-            state: known.ok_or_else(|| Error::Column { column: "state".into(), problem: state })?,
+            state: known.ok_or_else(|| Error::Column {
+                column: "state".into(),
+                problem: state,
+            })?,
             cause: row.get("cause")?,
         })
     }
@@ -92,7 +98,12 @@ pub async fn insert_endpoint(sql: &Sql, endpoint: &EndpointRow) -> Result<(), Er
     sql.execute(
         "insert into endpoints (id, workspace_id, name, created_at, request_count, error_count)
          values ($1, $2, $3, $4, 0, 0)",
-        params![endpoint.id, endpoint.workspace_id, &endpoint.name, endpoint.created_at],
+        params![
+            endpoint.id,
+            endpoint.workspace_id,
+            &endpoint.name,
+            endpoint.created_at
+        ],
     )
     .await?;
     Ok(())
@@ -138,7 +149,11 @@ pub async fn endpoints(
 
 /// Takes an endpoint down; its name becomes free.
 pub async fn delete_endpoint(sql: &Sql, id: Id<Endpoint>, now: Timestamp) -> Result<(), Error> {
-    sql.execute("update endpoints set deleted_at = $2 where id = $1", params![id, now]).await?;
+    sql.execute(
+        "update endpoints set deleted_at = $2 where id = $1",
+        params![id, now],
+    )
+    .await?;
     Ok(())
 }
 
@@ -154,9 +169,13 @@ pub async fn count(sql: &Sql, id: Id<Endpoint>, requests: i64, errors: i64) -> R
 }
 
 /// Writes a new revision.
-pub async fn insert_revision(sql: &Sql, revision: &RevisionRow, now: Timestamp) -> Result<(), Error> {
-    let class_names = serde_json::to_string(&revision.class_names)
-        .expect("invariant: a list of names is JSON");
+pub async fn insert_revision(
+    sql: &Sql,
+    revision: &RevisionRow,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let class_names =
+        serde_json::to_string(&revision.class_names).expect("invariant: a list of names is JSON");
     sql.execute(
         "insert into revisions (id, endpoint_id, number, model_id, digest, size_bytes, class_names,
              image_size, state, cause, created_at)

@@ -46,14 +46,18 @@ pub async fn deployments(
 }
 
 async fn deploy_next(store: &Store, models: &Models) -> Result<bool, Error> {
-    let Some(revision) = store::next_deploying(store.read()).await? else { return Ok(false) };
+    let Some(revision) = store::next_deploying(store.read()).await? else {
+        return Ok(false);
+    };
     let endpoint = store::endpoint(store.read(), revision.endpoint_id).await?;
     let Some(endpoint) = endpoint else {
         commands::end_deployment(store, &revision, Some("the endpoint was deleted")).await?;
         return Ok(true);
     };
     let image_size = usize::try_from(revision.image_size).unwrap_or(0);
-    let loaded = models.load(endpoint.workspace_id, &revision.digest, image_size).await;
+    let loaded = models
+        .load(endpoint.workspace_id, &revision.digest, image_size)
+        .await;
     let failure = match loaded {
         Ok(_) => None,
         Err(error @ Error::Engine(_)) => Some(error.to_string()),
@@ -63,7 +67,12 @@ async fn deploy_next(store: &Store, models: &Models) -> Result<bool, Error> {
         Err(error) => return Err(error),
     };
     commands::end_deployment(store, &revision, failure.as_deref()).await?;
-    tracing::info!(endpoint = endpoint.name, revision = revision.number, failure, "deployed");
+    tracing::info!(
+        endpoint = endpoint.name,
+        revision = revision.number,
+        failure,
+        "deployed"
+    );
     Ok(true)
 }
 
@@ -72,7 +81,10 @@ pub async fn counters(context: Context, store: Store, counts: Counts) -> Result<
     let shutdown = context.shutdown().clone();
     let mut is_last = false;
     while !is_last {
-        is_last = shutdown.run_until_cancelled(tokio::time::sleep(COUNT_EVERY)).await.is_none();
+        is_last = shutdown
+            .run_until_cancelled(tokio::time::sleep(COUNT_EVERY))
+            .await
+            .is_none();
         let taken = std::mem::take(&mut *counts.lock().await);
         for (id, (requests, errors)) in taken {
             let written = store

@@ -28,20 +28,20 @@ pub async fn enqueue(tx: &Tx, queued: Queued, told_at: Timestamp) -> Result<(), 
 
 /// Asks the worker of a run for something.
 pub async fn wish(tx: &Tx, run_id: Id<Run>, wish: Wish) -> Result<(), Error> {
-    if let Some(job) = store::job_of_run(tx, run_id).await?.and_then(|job| job::wish(job, wish)) {
+    if let Some(job) = store::job_of_run(tx, run_id)
+        .await?
+        .and_then(|job| job::wish(job, wish))
+    {
         store::save_job(tx, &job).await?;
     }
     Ok(())
 }
 
 /// Ends the job of a run that ended or paused at `told_at`.
-pub async fn end(
-    tx: &Tx,
-    run_id: Id<Run>,
-    told_at: Timestamp,
-    outcome: &str,
-) -> Result<(), Error> {
-    let Some(job) = store::job_of_run(tx, run_id).await? else { return Ok(()) };
+pub async fn end(tx: &Tx, run_id: Id<Run>, told_at: Timestamp, outcome: &str) -> Result<(), Error> {
+    let Some(job) = store::job_of_run(tx, run_id).await? else {
+        return Ok(());
+    };
     let lease = job.lease.clone();
     if let Some(job) = job::end(job, told_at) {
         if let Some(lease) = lease {
@@ -94,9 +94,14 @@ pub async fn take_lease(
             let Some(next) = placement::order(&waiting, &running).first().copied() else {
                 return Ok(None);
             };
-            let Some(waiting) = store::job(&tx, next).await? else { return Ok(None) };
+            let Some(waiting) = store::job(&tx, next).await? else {
+                return Ok(None);
+            };
             let leased = job::lease(waiting, Id::new(tx.now()), worker_id, tx.now(), duration)?;
-            let lease = leased.lease.clone().expect("invariant: a leased job has a lease");
+            let lease = leased
+                .lease
+                .clone()
+                .expect("invariant: a leased job has a lease");
             store::save_job(&tx, &leased).await?;
             store::open_lease(&tx, &leased, &lease, tx.now()).await?;
             let fact = JobLeased {
@@ -162,7 +167,9 @@ pub async fn sweep(store: &Store, silence: Duration) -> Result<usize, Error> {
                 requeued += 1;
             }
             for worker in store::lose_workers(&tx, tx.now() - silence).await? {
-                let fact = WorkerLost { worker_id: worker.id.to_string() };
+                let fact = WorkerLost {
+                    worker_id: worker.id.to_string(),
+                };
                 tx.tell(None, worker.id, &fact).await?;
             }
             Ok(requeued)
@@ -171,8 +178,12 @@ pub async fn sweep(store: &Store, silence: Duration) -> Result<usize, Error> {
 }
 
 async fn requeue(tx: &Tx, job: Job, cause: &str) -> Result<(), Error> {
-    let Some(lease) = job.lease.clone() else { return Ok(()) };
-    let Some(job) = job::requeue(job) else { return Ok(()) };
+    let Some(lease) = job.lease.clone() else {
+        return Ok(());
+    };
+    let Some(job) = job::requeue(job) else {
+        return Ok(());
+    };
     store::close_lease(tx, lease.id, cause, tx.now()).await?;
     store::save_job(tx, &job).await?;
     let fact = JobRequeued {

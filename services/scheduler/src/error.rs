@@ -14,8 +14,14 @@ pub enum Error {
     UnknownWorker { worker_id: Id<Worker> },
     #[error("run {run_id} doesn't wait for a device")]
     JobNotWaiting { run_id: Id<Run> },
-    #[error("lease {lease_id} with fence {fence} has ended; the newest fence of its run is {newest}")]
-    LeaseLost { lease_id: Id<Lease>, fence: i64, newest: i64 },
+    #[error(
+        "lease {lease_id} with fence {fence} has ended; the newest fence of its run is {newest}"
+    )]
+    LeaseLost {
+        lease_id: Id<Lease>,
+        fence: i64,
+        newest: i64,
+    },
     #[error("unknown lease {lease_id}")]
     UnknownLease { lease_id: Id<Lease> },
     #[error("dataset version {version_id} has no images to train on")]

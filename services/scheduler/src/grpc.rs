@@ -98,7 +98,10 @@ impl fleet::fleet_service_server::FleetService for Fleet {
     ) -> Result<Response<fleet::ListGpuTypesResponse>, Status> {
         caller(&request)?.require(Role::Viewer)?;
         let present = self.0.present().await?;
-        let gpu_types = present.devices().map(|(device, count)| gpu_type(&device, count)).collect();
+        let gpu_types = present
+            .devices()
+            .map(|(device, count)| gpu_type(&device, count))
+            .collect();
         Ok(Response::new(fleet::ListGpuTypesResponse { gpu_types }))
     }
 
@@ -120,7 +123,9 @@ impl fleet::fleet_service_server::FleetService for Fleet {
         let id = self.0.register(described).await?;
         Ok(Response::new(fleet::RegisterWorkerResponse {
             worker_id: id.to_string(),
-            heartbeat_seconds: i32::try_from(self.0.config.heartbeat.as_secs()).unwrap_or(1).max(1),
+            heartbeat_seconds: i32::try_from(self.0.config.heartbeat.as_secs())
+                .unwrap_or(1)
+                .max(1),
         }))
     }
 
@@ -178,7 +183,9 @@ impl Scheduler {
         let id = Id::parse_optional("worker.id", &described.id)?.unwrap_or_else(|| Id::new(now));
         let is_known = described.gpu_type == CPU || catalogue::find(&described.gpu_type).is_some();
         if !is_known {
-            return Err(Error::UnknownGpuType { gpu_type: described.gpu_type });
+            return Err(Error::UnknownGpuType {
+                gpu_type: described.gpu_type,
+            });
         }
         let worker = store::Worker {
             id,
@@ -208,8 +215,7 @@ impl Scheduler {
         let deadline = self.clock.now() + wait;
         loop {
             let woken = self.queued.notified();
-            let taken =
-                commands::take_lease(&self.store, worker_id, self.config.lease).await?;
+            let taken = commands::take_lease(&self.store, worker_id, self.config.lease).await?;
             let now = self.clock.now();
             if let Some((job, _)) = &taken {
                 instruments::leased(&job.gpu_type, now.since(job.queued_at));
@@ -229,7 +235,9 @@ impl Scheduler {
     async fn release(&self, request: &fleet::ReleaseLeaseRequest) -> Result<(), Error> {
         let lease_id = Id::parse_field("lease_id", &request.lease_id)?;
         let released = commands::release_lease(&self.store, lease_id, request.fence).await?;
-        let Some((job, worker)) = released else { return Ok(()) };
+        let Some((job, worker)) = released else {
+            return Ok(());
+        };
         self.progress.lock().await.remove(&worker.id);
         if request.images_trained <= 0 || request.training_micros <= 0 {
             return Ok(());
@@ -282,7 +290,10 @@ impl Scheduler {
                 device: worker.device,
                 host: worker.host,
                 state: state.to_owned(),
-                run_id: jobs.first().map(|job| job.run_id.to_string()).unwrap_or_default(),
+                run_id: jobs
+                    .first()
+                    .map(|job| job.run_id.to_string())
+                    .unwrap_or_default(),
                 registered_at: Some(worker.registered_at.into()),
                 last_seen_at: Some(worker.last_seen_at.into()),
                 flops_per_second: worker.flops_per_second,
@@ -290,7 +301,11 @@ impl Scheduler {
                 memory_bytes: worker.memory_bytes,
                 thread_count: i32::try_from(worker.thread_count).unwrap_or(i32::MAX),
                 build: worker.build,
-                progress: if jobs.is_empty() { None } else { progress.get(&worker.id).cloned() },
+                progress: if jobs.is_empty() {
+                    None
+                } else {
+                    progress.get(&worker.id).cloned()
+                },
             });
         }
         Ok(listed)
@@ -306,8 +321,7 @@ impl Scheduler {
             0 => PAGE_DEFAULT,
             size => size.clamp(1, PAGE_MAX),
         };
-        let mut page =
-            store::live_jobs(self.store.read(), workspace_id, after, limit + 1).await?;
+        let mut page = store::live_jobs(self.store.read(), workspace_id, after, limit + 1).await?;
         let has_more = page.len() > usize::try_from(limit).unwrap_or(usize::MAX);
         if has_more {
             page.pop();
@@ -329,7 +343,10 @@ impl Scheduler {
             let position = position.map_or(0, |place| place + 1);
             listed.push(proto_job(&job, position, present.count(&job.gpu_type)));
         }
-        Ok(jobs::ListJobsResponse { jobs: listed, next_page_token })
+        Ok(jobs::ListJobsResponse {
+            jobs: listed,
+            next_page_token,
+        })
     }
 
     async fn estimate(
@@ -341,13 +358,21 @@ impl Scheduler {
         let version = self
             .datasets
             .clone()
-            .get_version(act_for(caller, GetVersionRequest { version_id: version_id.clone() }))
+            .get_version(act_for(
+                caller,
+                GetVersionRequest {
+                    version_id: version_id.clone(),
+                },
+            ))
             .await
             .map_err(|status| Fault::from_status(&status))?
             .into_inner()
             .version
             .unwrap_or_default();
-        let (train, val) = (image_count(&version, Split::Train), image_count(&version, Split::Val));
+        let (train, val) = (
+            image_count(&version, Split::Train),
+            image_count(&version, Split::Val),
+        );
         if train == 0 {
             return Err(Error::NothingToTrain { version_id });
         }
@@ -365,7 +390,9 @@ impl Scheduler {
             rows.push(row(&device, worker_count, &training, time, &terms)?);
         }
         if rows.is_empty() {
-            return Err(Error::UnknownGpuType { gpu_type: request.gpu_type });
+            return Err(Error::UnknownGpuType {
+                gpu_type: request.gpu_type,
+            });
         }
         mark(&mut rows);
         Ok(jobs::EstimateRunResponse {
@@ -395,14 +422,22 @@ impl Scheduler {
             .into_inner()
             .workspace
             .unwrap_or_default();
-        let prices = prices.into_iter().map(|price| (price.gpu_type.clone(), price)).collect();
-        Ok(Terms { prices, plan: workspace.plan() })
+        let prices = prices
+            .into_iter()
+            .map(|price| (price.gpu_type.clone(), price))
+            .collect();
+        Ok(Terms {
+            prices,
+            plan: workspace.plan(),
+        })
     }
 
     /// Returns the devices of the catalogue with the workers that are here.
     async fn present(&self) -> Result<Present, Error> {
         let since = self.clock.now() - self.config.lease;
-        Ok(Present(store::workers_since(self.store.read(), since).await?))
+        Ok(Present(
+            store::workers_since(self.store.read(), since).await?,
+        ))
     }
 }
 
@@ -411,7 +446,10 @@ struct Present(Vec<store::Worker>);
 
 impl Present {
     fn count(&self, gpu_type: &str) -> usize {
-        self.0.iter().filter(|worker| worker.gpu_type == gpu_type).count()
+        self.0
+            .iter()
+            .filter(|worker| worker.gpu_type == gpu_type)
+            .count()
     }
 
     /// Returns every device type, the CPU first, with its number of workers. A type that workers measured is
@@ -459,7 +497,9 @@ fn row(
     let per_hour = price.map_or(0, |price| price.per_hour_micros);
     let rate = PricePerHour::from_micros(per_hour).map_err(Fault::internal)?;
     let cost = |time: Duration| -> Result<i64, Error> {
-        Ok(cost_rounded_half_up(rate, time).map_err(Fault::internal)?.micros())
+        Ok(cost_rounded_half_up(rate, time)
+            .map_err(Fault::internal)?
+            .micros())
     };
     let needed_bytes = training.needed_bytes()?;
     let fits = needed_bytes <= device.memory_bytes;
@@ -472,7 +512,10 @@ fn row(
     } else if !is_allowed {
         "not in the workspace's plan".to_owned()
     } else if !fits {
-        format!("batch {} doesn't fit; the largest that does is {largest_batch}", training.spec.batch)
+        format!(
+            "batch {} doesn't fit; the largest that does is {largest_batch}",
+            training.spec.batch
+        )
     } else {
         time.bound_by.words().to_owned()
     };
@@ -507,15 +550,25 @@ fn row(
 fn mark(rows: &mut [jobs::DeviceEstimate]) {
     let is_usable = |row: &jobs::DeviceEstimate| row.is_offered && row.is_allowed && row.fits;
     let likely = |row: &jobs::DeviceEstimate| {
-        let estimate = row.estimate.as_ref().expect("invariant: every row has an estimate");
+        let estimate = row
+            .estimate
+            .as_ref()
+            .expect("invariant: every row has an estimate");
         let time = estimate.time_likely.unwrap_or_default();
-        (Duration::try_from(time).unwrap_or_default(), estimate.cost_likely_micros)
+        (
+            Duration::try_from(time).unwrap_or_default(),
+            estimate.cost_likely_micros,
+        )
     };
     let candidates: Vec<Candidate> = rows
         .iter()
         .map(|row| {
             let (time, cost_micros) = likely(row);
-            Candidate { is_usable: is_usable(row), seconds: time.as_secs_f64(), cost_micros }
+            Candidate {
+                is_usable: is_usable(row),
+                seconds: time.as_secs_f64(),
+                cost_micros,
+            }
         })
         .collect();
     let marks = estimate::rank(&candidates);
@@ -528,8 +581,13 @@ fn mark(rows: &mut [jobs::DeviceEstimate]) {
 }
 
 fn image_count(version: &Version, split: Split) -> u64 {
-    let counted = version.splits.iter().filter(|summary| summary.split() == split);
-    counted.map(|summary| u64::from(summary.image_count.max(0).unsigned_abs())).sum()
+    let counted = version
+        .splits
+        .iter()
+        .filter(|summary| summary.split() == split);
+    counted
+        .map(|summary| u64::from(summary.image_count.max(0).unsigned_abs()))
+        .sum()
 }
 
 fn gpu_type(device: &Device, worker_count: usize) -> fleet::GpuType {
@@ -564,7 +622,11 @@ fn proto_job(job: &Job, position: usize, worker_count: usize) -> jobs::Job {
         position: i32::try_from(position).unwrap_or(i32::MAX),
         waiting_because,
         queued_at: Some(job.queued_at.into()),
-        worker_id: job.lease.as_ref().map(|lease| lease.worker_id.to_string()).unwrap_or_default(),
+        worker_id: job
+            .lease
+            .as_ref()
+            .map(|lease| lease.worker_id.to_string())
+            .unwrap_or_default(),
     }
 }
 

@@ -12,7 +12,9 @@ static WAIT: LazyLock<Histogram<f64>> = LazyLock::new(|| {
         .f64_histogram("fovea.jobs.queue.wait")
         .with_unit("s")
         .with_description("time between a run's queueing and its lease")
-        .with_boundaries(vec![0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0])
+        .with_boundaries(vec![
+            0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0,
+        ])
         .build()
 });
 static WAITING: LazyLock<Gauge<u64>> = LazyLock::new(|| {
@@ -36,7 +38,10 @@ static REQUEUED: LazyLock<Counter<u64>> = LazyLock::new(|| {
 
 /// Records how long a job waited for its lease.
 pub fn leased(gpu_type: &str, waited: Duration) {
-    WAIT.record(waited.as_secs_f64(), &[KeyValue::new("gpu_type", gpu_type.to_owned())]);
+    WAIT.record(
+        waited.as_secs_f64(),
+        &[KeyValue::new("gpu_type", gpu_type.to_owned())],
+    );
 }
 
 /// Counts a job that went back to the queue.

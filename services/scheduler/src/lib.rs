@@ -55,14 +55,22 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
 
     let mut tasks = Tasks::new(context.shutdown());
     tasks.spawn("relay", {
-        let (bus, store, stop) = (context.bus().clone(), store.clone(), context.shutdown().clone());
+        let (bus, store, stop) = (
+            context.bus().clone(),
+            store.clone(),
+            context.shutdown().clone(),
+        );
         async move {
             kit::bus::relay(bus, store, stop).await;
             Ok(())
         }
     });
     tasks.spawn("jobs", {
-        let (bus, store, stop) = (context.bus().clone(), store.clone(), context.shutdown().clone());
+        let (bus, store, stop) = (
+            context.bus().clone(),
+            store.clone(),
+            context.shutdown().clone(),
+        );
         async move {
             let heard = |tx: Tx, told| {
                 let queued = queued.clone();
@@ -73,7 +81,8 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
                     Ok::<_, error::Error>(())
                 }
             };
-            bus.consume(&store, events::DURABLE, events::filters(), heard, stop).await;
+            bus.consume(&store, events::DURABLE, events::filters(), heard, stop)
+                .await;
             Ok(())
         }
     });

@@ -11,8 +11,11 @@ use crate::domain::job::{Job, Lease, State, Wish};
 use crate::domain::placement::Waiting;
 
 /// The schema, in the order it grew.
-pub const MIGRATIONS: &[Migration] =
-    &[Migration::new(1, "scheduler", include_str!("../migrations/0001_scheduler.sql"))];
+pub const MIGRATIONS: &[Migration] = &[Migration::new(
+    1,
+    "scheduler",
+    include_str!("../migrations/0001_scheduler.sql"),
+)];
 
 /// How many of the newest observations of a device type correct an estimate.
 const OBSERVATIONS_USED: i64 = 25;
@@ -56,16 +59,22 @@ impl FromRow for Worker {
 impl FromRow for Job {
     fn from_row(row: &Row) -> Result<Self, Error> {
         let word = |column: &'static str| -> Result<String, Error> { row.get(column) };
-        let unknown = |column: &str, problem: String| Error::Column { column: column.into(), problem };
+        let unknown = |column: &str, problem: String| Error::Column {
+            column: column.into(),
+            problem,
+        };
         let (state, wish) = (word("state")?, word("wish")?);
         let lease_id: Option<Id<LeaseMarker>> = row.get("lease_id")?;
         let worker_id: Option<Id<WorkerMarker>> = row.get("worker_id")?;
         let deadline: Option<Timestamp> = row.get("lease_deadline")?;
         let fence = row.get("fence")?;
         let lease = match (lease_id, worker_id, deadline) {
-            (Some(id), Some(worker_id), Some(deadline)) => {
-                Some(Lease { id, worker_id, fence, deadline })
-            }
+            (Some(id), Some(worker_id), Some(deadline)) => Some(Lease {
+                id,
+                worker_id,
+                fence,
+                deadline,
+            }),
             _ => None,
         };
         Ok(Self {
@@ -125,7 +134,8 @@ pub async fn save_worker(sql: &Sql, worker: &Worker) -> Result<(), Error> {
 
 /// Returns a worker.
 pub async fn worker(sql: &Sql, id: Id<WorkerMarker>) -> Result<Option<Worker>, Error> {
-    sql.query_optional("select * from workers where id = $1", params![id]).await
+    sql.query_optional("select * from workers where id = $1", params![id])
+        .await
 }
 
 /// Notes that a worker was heard of.
@@ -157,7 +167,11 @@ pub async fn lose_workers(sql: &Sql, before: Timestamp) -> Result<Vec<Worker>, E
         )
         .await?;
     for worker in &lost {
-        sql.execute("update workers set state = 'gone' where id = $1", params![worker.id]).await?;
+        sql.execute(
+            "update workers set state = 'gone' where id = $1",
+            params![worker.id],
+        )
+        .await?;
     }
     Ok(lost)
 }
@@ -194,12 +208,17 @@ pub async fn save_job(sql: &Sql, job: &Job) -> Result<(), Error> {
 
 /// Returns the job of a run, locked.
 pub async fn job_of_run(sql: &Sql, run_id: Id<Run>) -> Result<Option<Job>, Error> {
-    sql.query_optional("select * from jobs where run_id = $1 for update", params![run_id]).await
+    sql.query_optional(
+        "select * from jobs where run_id = $1 for update",
+        params![run_id],
+    )
+    .await
 }
 
 /// Returns a job, locked.
 pub async fn job(sql: &Sql, id: Id<JobMarker>) -> Result<Option<Job>, Error> {
-    sql.query_optional("select * from jobs where id = $1 for update", params![id]).await
+    sql.query_optional("select * from jobs where id = $1 for update", params![id])
+        .await
 }
 
 /// Returns the job that a lease is or was about, locked.
@@ -242,7 +261,11 @@ pub async fn waiting(sql: &Sql, gpu_type: &str) -> Result<Vec<Waiting>, Error> {
 
 /// Returns how many jobs wait in all.
 pub async fn waiting_count(sql: &Sql) -> Result<i64, Error> {
-    sql.query_one("select count(*) from jobs where state = 'queued'", params![]).await
+    sql.query_one(
+        "select count(*) from jobs where state = 'queued'",
+        params![],
+    )
+    .await
 }
 
 /// Returns how many jobs of each workspace run on a device type.
@@ -255,7 +278,10 @@ pub async fn running(sql: &Sql, gpu_type: &str) -> Result<BTreeMap<Id<Workspace>
         )
         .await?;
     let count = |count: i64| usize::try_from(count).unwrap_or(0);
-    Ok(rows.into_iter().map(|(workspace, jobs)| (workspace, count(jobs))).collect())
+    Ok(rows
+        .into_iter()
+        .map(|(workspace, jobs)| (workspace, count(jobs)))
+        .collect())
 }
 
 /// Returns a workspace's jobs that haven't ended, oldest first, after the given place.
@@ -316,7 +342,11 @@ pub async fn release_lease(
     if released == 0 {
         return Ok(None);
     }
-    sql.query_optional("select worker_id from leases where id = $1", params![lease_id]).await
+    sql.query_optional(
+        "select worker_id from leases where id = $1",
+        params![lease_id],
+    )
+    .await
 }
 
 /// What a finished training reached.

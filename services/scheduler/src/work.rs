@@ -37,7 +37,11 @@ impl Training {
     pub fn new(spec: TrainSpec, class_count: usize) -> Result<Self, Error> {
         let or = |value: i32, default: i32| if value == 0 { default } else { value };
         let spec = TrainSpec {
-            model: if spec.model.is_empty() { MODEL.to_owned() } else { spec.model },
+            model: if spec.model.is_empty() {
+                MODEL.to_owned()
+            } else {
+                spec.model
+            },
             epochs: or(spec.epochs, EPOCHS),
             batch: or(spec.batch, BATCH),
             image_size: or(spec.image_size, IMAGE_SIZE),
@@ -46,7 +50,10 @@ impl Training {
         let model = ModelSpec::parse(&spec.model, class_count)?;
         if !(1..=EPOCHS_MAX).contains(&spec.epochs) {
             let rule = format!("{} is not between 1 and {EPOCHS_MAX}", spec.epochs);
-            return Err(Error::Invalid { field: "spec.epochs", rule });
+            return Err(Error::Invalid {
+                field: "spec.epochs",
+                rule,
+            });
         }
         let batch = usize::try_from(spec.batch).ok().filter(|batch| *batch >= 1);
         let batch = batch.ok_or_else(|| Error::Invalid {
@@ -63,15 +70,22 @@ impl Training {
             options.set(name, value)?;
         }
         options.check()?;
-        Ok(Self { spec, model, batch, side })
+        Ok(Self {
+            spec,
+            model,
+            batch,
+            side,
+        })
     }
 
     /// Counts what one image takes in training and in validation.
     pub fn work(&self, train_image_count: u64, val_image_count: u64) -> Result<Work, Error> {
         let step = self.plan(self.batch, Mode::Train)?;
         let forward = self.plan(self.batch * VALIDATION_BATCH_FACTOR, Mode::Infer)?;
-        let (batch, forward_batch) =
-            (self.batch as f64, (self.batch * VALIDATION_BATCH_FACTOR) as f64);
+        let (batch, forward_batch) = (
+            self.batch as f64,
+            (self.batch * VALIDATION_BATCH_FACTOR) as f64,
+        );
         Ok(Work {
             step_flops_per_image: step.flops() as f64 / batch,
             step_bytes_per_image: step.traffic_bytes() as f64 / batch,
@@ -104,7 +118,9 @@ impl Training {
 
     fn needed_bytes_at(&self, batch: usize) -> Result<u64, Error> {
         let train = self.plan(batch, Mode::Train)?.peak_bytes();
-        let validation = self.plan(batch * VALIDATION_BATCH_FACTOR, Mode::Infer)?.peak_bytes();
+        let validation = self
+            .plan(batch * VALIDATION_BATCH_FACTOR, Mode::Infer)?
+            .peak_bytes();
         Ok(train + validation + self.parameter_bytes())
     }
 
@@ -132,14 +148,20 @@ mod tests {
     use super::*;
 
     fn spec() -> TrainSpec {
-        TrainSpec { image_size: 320, ..TrainSpec::default() }
+        TrainSpec {
+            image_size: 320,
+            ..TrainSpec::default()
+        }
     }
 
     #[test]
     fn defaults_are_the_recipe_s() {
         let training = Training::new(TrainSpec::default(), 3).unwrap();
         let spec = &training.spec;
-        assert_eq!((spec.model.as_str(), spec.epochs, spec.batch), ("yolo11n", 100, 16));
+        assert_eq!(
+            (spec.model.as_str(), spec.epochs, spec.batch),
+            ("yolo11n", 100, 16)
+        );
         assert_eq!(spec.image_size, 640);
     }
 
@@ -148,7 +170,10 @@ mod tests {
         // 6.481 GFLOP forward at 640² with 80 classes; a training step is about three times that.
         let training = Training::new(TrainSpec::default(), 80).unwrap();
         let work = training.work(10, 5).unwrap();
-        assert!((work.forward_flops_per_image / 6.481e9 - 1.0).abs() < 0.05, "{work:?}");
+        assert!(
+            (work.forward_flops_per_image / 6.481e9 - 1.0).abs() < 0.05,
+            "{work:?}"
+        );
         let ratio = work.step_flops_per_image / work.forward_flops_per_image;
         assert!((2.7..3.3).contains(&ratio), "{ratio}");
     }
@@ -167,12 +192,48 @@ mod tests {
     #[test]
     fn settings_that_break_a_rule_are_refused_by_name() {
         for (spec, words) in [
-            (TrainSpec { model: "yolo99".into(), ..spec() }, "unknown model 'yolo99'"),
-            (TrainSpec { epochs: -1, ..spec() }, "spec.epochs"),
-            (TrainSpec { batch: -1, ..spec() }, "spec.batch"),
-            (TrainSpec { image_size: 100, ..spec() }, "32"),
-            (TrainSpec { optimizer: "Lion".into(), ..spec() }, "Lion"),
-            (TrainSpec { arguments: [("mosiac".into(), "1".into())].into(), ..spec() }, "mosiac"),
+            (
+                TrainSpec {
+                    model: "yolo99".into(),
+                    ..spec()
+                },
+                "unknown model 'yolo99'",
+            ),
+            (
+                TrainSpec {
+                    epochs: -1,
+                    ..spec()
+                },
+                "spec.epochs",
+            ),
+            (
+                TrainSpec {
+                    batch: -1,
+                    ..spec()
+                },
+                "spec.batch",
+            ),
+            (
+                TrainSpec {
+                    image_size: 100,
+                    ..spec()
+                },
+                "32",
+            ),
+            (
+                TrainSpec {
+                    optimizer: "Lion".into(),
+                    ..spec()
+                },
+                "Lion",
+            ),
+            (
+                TrainSpec {
+                    arguments: [("mosiac".into(), "1".into())].into(),
+                    ..spec()
+                },
+                "mosiac",
+            ),
         ] {
             let refused = Training::new(spec, 3).unwrap_err().to_string();
             assert!(refused.contains(words), "{refused}");

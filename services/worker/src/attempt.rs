@@ -1,5 +1,6 @@
 //! One attempt: from a lease to the run's ending, through everything that may go wrong between.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ struct Ended {
     committed: Duration,
     epochs_done: u32,
     artifacts: Vec<Artifact>,
+    /// What the best checkpoint reached, of a completed run.
+    metrics: HashMap<String, f64>,
     trained: Option<Outcome>,
 }
 
@@ -75,7 +78,11 @@ impl Worker {
         let over = CancellationToken::new();
         let (wishes, wished) = watch::channel(Wish::Run);
         let (progress, progressed) = watch::channel(LeaseProgress::default());
-        let heart = tokio::spawn(self.clone().beat(lease.clone(), over.clone(), wishes, progressed));
+        let heart =
+            tokio::spawn(
+                self.clone()
+                    .beat(lease.clone(), over.clone(), wishes, progressed),
+            );
         let run_id = lease.run_id.clone();
         let trained = self.train(&lease, &over, wished, progress).await;
         match trained {
@@ -155,8 +162,16 @@ impl Worker {
             begun.next_log_sequence,
         );
         let device = &self.device.description.device;
-        voice.log("info", format!("attempt {} on {device}", lease.fence)).await;
-        let mut attempt = Attempt { worker: self, lease, over, run, committed: Duration::ZERO };
+        voice
+            .log("info", format!("attempt {} on {device}", lease.fence))
+            .await;
+        let mut attempt = Attempt {
+            worker: self,
+            lease,
+            over,
+            run,
+            committed: Duration::ZERO,
+        };
         let ended = match attempt.run(&begun, &mut voice, wished, progress).await {
             Ok(ended) => ended,
             Err(Error::Run(cause)) => {
@@ -218,25 +233,45 @@ impl Attempt<'_> {
             .fetch(&self.worker.datasets, &self.run.version_id, self.over)
             .await?;
         let counts = (dataset.train.len(), dataset.val.len());
-        voice.log("info", format!("{} training, {} validation images", counts.0, counts.1)).await;
+        voice
+            .log(
+                "info",
+                format!("{} training, {} validation images", counts.0, counts.1),
+            )
+            .await;
         let checkpoint = match &begun.resume_from {
             Some(from) => {
-                let bytes =
-                    self.worker.transfer.get(&begun.resume_url, &from.digest, self.over).await?;
+                let bytes = self
+                    .worker
+                    .transfer
+                    .get(&begun.resume_url, &from.digest, self.over)
+                    .await?;
                 let checkpoint = Checkpoint::from_bytes(&bytes, &from.id)?;
-                voice.log("info", format!("goes on after epoch {} step {}", from.epoch, from.step)).await;
+                voice
+                    .log(
+                        "info",
+                        format!("goes on after epoch {} step {}", from.epoch, from.step),
+                    )
+                    .await;
                 Some(checkpoint)
             }
             None => None,
         };
         let mut best = match &begun.best_checkpoint {
-            Some(from) => {
-                Some(self.worker.transfer.get(&begun.best_url, &from.digest, self.over).await?)
-            }
+            Some(from) => Some(
+                self.worker
+                    .transfer
+                    .get(&begun.best_url, &from.digest, self.over)
+                    .await?,
+            ),
             None => None,
         };
         let options = options(self.run.spec.as_ref(), self.worker.device.threads)?;
-        let assignment = Assignment { options, dataset: Arc::new(dataset), checkpoint };
+        let assignment = Assignment {
+            options,
+            dataset: Arc::new(dataset),
+            checkpoint,
+        };
         self.report(RunState::Training).await?;
 
         let stop = StopHandle::default();
@@ -251,7 +286,15 @@ impl Attempt<'_> {
             .filter(|interval| !interval.is_zero())
             .unwrap_or(CHECKPOINT_INTERVAL);
         let listened = self
-            .listen(&mut told, &stop, voice, &mut wished, &progress, interval, &mut best)
+            .listen(
+                &mut told,
+                &stop,
+                voice,
+                &mut wished,
+                &progress,
+                interval,
+                &mut best,
+            )
             .await;
         if listened.is_err() {
             stop.stop();
@@ -266,7 +309,10 @@ impl Attempt<'_> {
     }
 
     /// Hears the training until it ends: passes on what it tells, stores checkpoints, obeys wishes.
-    #[expect(clippy::too_many_arguments, reason = "one loop that ties an attempt's ends together")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one loop that ties an attempt's ends together"
+    )]
     async fn listen(
         &mut self,
         told: &mut mpsc::Receiver<Told>,
@@ -280,7 +326,7 @@ impl Attempt<'_> {
         let mut sampling = tokio::time::interval(self.worker.config.sample_every);
         let mut counters = (Counters::read(), Stopwatch::start());
         let mut checkpointed = Stopwatch::start();
-        let mut metrics = std::collections::HashMap::new();
+        let mut metrics = HashMap::new();
         let mut iteration = 0;
         let mut has_wish = true;
         loop {
@@ -338,7 +384,7 @@ impl Attempt<'_> {
                         if is_best {
                             *best = Some(bytes.clone());
                         }
-                        let told = if is_epoch { metrics.clone() } else { Default::default() };
+                        let told = if is_epoch { metrics.clone() } else { HashMap::new() };
                         self.record(bytes, compute, told, is_best).await?;
                         checkpointed = Stopwatch::start();
                     }
@@ -352,10 +398,12 @@ impl Attempt<'_> {
         &mut self,
         bytes: Bytes,
         compute: Duration,
-        metrics: std::collections::HashMap<String, f64>,
+        metrics: HashMap<String, f64>,
         is_best: bool,
     ) -> Result<(), Error> {
-        let position = Checkpoint::from_bytes(&bytes, "just written")?.header.position;
+        let position = Checkpoint::from_bytes(&bytes, "just written")?
+            .header
+            .position;
         let (digest, size_bytes) = self.store(bytes).await?;
         let request = RecordCheckpointRequest {
             run_id: self.lease.run_id.clone(),
@@ -397,7 +445,10 @@ impl Attempt<'_> {
         })
         .await?;
         if !signed.exists {
-            self.worker.transfer.put(&signed.url, bytes, self.over).await?;
+            self.worker
+                .transfer
+                .put(&signed.url, bytes, self.over)
+                .await?;
         }
         Ok((digest, size_bytes))
     }
@@ -424,23 +475,47 @@ impl Attempt<'_> {
         self.report(RunState::Validating).await?;
         let stopwatch = Stopwatch::start();
         let best = best.ok_or_else(|| Error::Run("the training left no best checkpoint".into()))?;
-        let (name, date) = (file_stem(&self.run.name), self.worker.clock.now().to_string());
+        let (name, date) = (
+            file_stem(&self.run.name),
+            self.worker.clock.now().to_string(),
+        );
         let making = tokio::task::spawn_blocking(move || {
             let best = Checkpoint::from_bytes(&best, "the best")?;
-            training::files(&name, best, date)
+            let metrics = best
+                .header
+                .history
+                .last()
+                .map(epoch_metrics)
+                .unwrap_or_default();
+            training::files(&name, best, date).map(|files| (files, metrics))
         });
-        let files = making.await.map_err(Fault::internal)??;
+        let (files, metrics) = making.await.map_err(Fault::internal)??;
         let mut artifacts = Vec::with_capacity(files.len());
         for (kind, file_name, bytes) in files {
             let (digest, size_bytes) = self.store(bytes).await?;
-            artifacts.push(Artifact { kind: kind.to_owned(), file_name, digest, size_bytes });
+            artifacts.push(Artifact {
+                kind: kind.to_owned(),
+                file_name,
+                digest,
+                size_bytes,
+            });
         }
-        let word = if outcome.ending == Ending::OutOfPatience { "early stop" } else { "all epochs" };
-        voice.log("info", format!("completed: {word}, {} epochs", outcome.epochs_done)).await;
+        let word = if outcome.ending == Ending::OutOfPatience {
+            "early stop"
+        } else {
+            "all epochs"
+        };
+        voice
+            .log(
+                "info",
+                format!("completed: {word}, {} epochs", outcome.epochs_done),
+            )
+            .await;
         let mut ended = self.ended("completed", String::new());
         ended.committed = outcome.compute + stopwatch.elapsed();
         ended.epochs_done = outcome.epochs_done;
         ended.artifacts = artifacts;
+        ended.metrics = metrics;
         ended.trained = Some(outcome);
         Ok(ended)
     }
@@ -452,6 +527,7 @@ impl Attempt<'_> {
             committed: self.committed,
             epochs_done: 0,
             artifacts: Vec::new(),
+            metrics: HashMap::new(),
             trained: None,
         }
     }
@@ -464,7 +540,7 @@ impl Attempt<'_> {
             outcome: ended.outcome.to_owned(),
             cause: ended.cause.clone(),
             committed: prost_types::Duration::try_from(ended.committed).ok(),
-            metrics: Default::default(),
+            metrics: ended.metrics.clone(),
             artifacts: ended.artifacts.clone(),
             epochs_done: i32::try_from(ended.epochs_done).unwrap_or(i32::MAX),
         };
@@ -478,13 +554,15 @@ impl Attempt<'_> {
         let release = ReleaseLeaseRequest {
             lease_id: self.lease.id.clone(),
             fence: self.lease.fence,
-            images_trained: trained
-                .map_or(0, |outcome| i64::try_from(outcome.images_trained).unwrap_or(i64::MAX)),
+            images_trained: trained.map_or(0, |outcome| {
+                i64::try_from(outcome.images_trained).unwrap_or(i64::MAX)
+            }),
             training_micros: trained.map_or(0, |outcome| {
                 i64::try_from(outcome.step_time.as_micros()).unwrap_or(i64::MAX)
             }),
-            class_count: trained
-                .map_or(0, |outcome| i32::try_from(outcome.class_count).unwrap_or(i32::MAX)),
+            class_count: trained.map_or(0, |outcome| {
+                i32::try_from(outcome.class_count).unwrap_or(i32::MAX)
+            }),
         };
         patiently(&over, || {
             let (mut fleet, release) = (self.worker.fleet.clone(), release.clone());
@@ -568,10 +646,20 @@ fn remaining(step: &engine::train::StepReport) -> Duration {
 fn file_stem(name: &str) -> String {
     let plain: String = name
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') {
+                c
+            } else {
+                '-'
+            }
+        })
         .collect();
     let trimmed = plain.trim_matches(['-', '.']);
-    if trimmed.is_empty() { "model".to_owned() } else { trimmed.to_owned() }
+    if trimmed.is_empty() {
+        "model".to_owned()
+    } else {
+        trimmed.to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -589,10 +677,18 @@ mod tests {
         };
         spec.arguments.insert("mosaic".into(), "0.5".into());
         let read = options(Some(&spec), 2).unwrap();
-        assert_eq!((read.model.as_str(), read.epochs, read.batch, read.imgsz), ("yolo11s", 7, 4, 320));
+        assert_eq!(
+            (read.model.as_str(), read.epochs, read.batch, read.imgsz),
+            ("yolo11s", 7, 4, 320)
+        );
         assert_eq!((read.seed, read.threads), (0, 2));
         spec.arguments.insert("mosiac".into(), "0.5".into());
-        assert!(options(Some(&spec), 2).unwrap_err().to_string().contains("mosiac"));
+        assert!(
+            options(Some(&spec), 2)
+                .unwrap_err()
+                .to_string()
+                .contains("mosiac")
+        );
     }
 
     #[test]

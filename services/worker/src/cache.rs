@@ -29,7 +29,11 @@ pub struct Cache {
 impl Cache {
     /// Returns the cache in a folder.
     pub fn new(folder: PathBuf, bytes_max: u64, transfer: Transfer) -> Self {
-        Self { folder, bytes_max, transfer }
+        Self {
+            folder,
+            bytes_max,
+            transfer,
+        }
     }
 
     /// Returns a dataset version ready to train on, fetching what isn't here yet.
@@ -39,7 +43,9 @@ impl Cache {
         version_id: &str,
         over: &CancellationToken,
     ) -> Result<Dataset, Error> {
-        tokio::fs::create_dir_all(&self.folder).await.map_err(Fault::internal)?;
+        tokio::fs::create_dir_all(&self.folder)
+            .await
+            .map_err(Fault::internal)?;
         let mut dataset = Dataset::default();
         let mut page_token = String::new();
         loop {
@@ -100,7 +106,9 @@ impl Cache {
             .await
             .is_ok_and(|known| i64::try_from(known.len()) == Ok(file.size_bytes));
         if !is_here {
-            tokio::fs::create_dir_all(&folder).await.map_err(Fault::internal)?;
+            tokio::fs::create_dir_all(&folder)
+                .await
+                .map_err(Fault::internal)?;
             let bytes = self.transfer.get(&file.url, &file.digest, over).await?;
             let target = path.clone();
             let written = tokio::task::spawn_blocking(move || write(&target, &bytes)).await;
@@ -120,7 +128,11 @@ fn sample(file: VersionFile, path: PathBuf) -> Sample {
         ];
         Label::boxed(annotation.class_id.max(0).unsigned_abs(), bounds)
     });
-    Sample { labels: labels.collect(), name: file.name, source: Source::File(path) }
+    Sample {
+        labels: labels.collect(),
+        name: file.name,
+        source: Source::File(path),
+    }
 }
 
 /// Writes a file that is there whole or not at all.
@@ -161,7 +173,6 @@ fn trim(folder: &Path, bytes_max: u64, in_use: &[PathBuf]) -> std::io::Result<()
     Ok(())
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,7 +187,12 @@ mod tests {
             let path = shelf.join(name);
             write(&path, &[0; 10]).unwrap();
             let at = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(age as u64 + 1);
-            std::fs::File::options().write(true).open(&path).unwrap().set_modified(at).unwrap();
+            std::fs::File::options()
+                .write(true)
+                .open(&path)
+                .unwrap()
+                .set_modified(at)
+                .unwrap();
             paths.push(path);
         }
         trim(folder.path(), 20, &paths[..1]).unwrap();

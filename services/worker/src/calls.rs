@@ -20,17 +20,26 @@ where
 {
     let mut pause = PAUSE;
     loop {
-        let answer = over.run_until_cancelled(call()).await.ok_or(Error::LeaseLost)?;
+        let answer = over
+            .run_until_cancelled(call())
+            .await
+            .ok_or(Error::LeaseLost)?;
         match answer {
             Ok(response) => return Ok(response.into_inner()),
             Err(status) if is_passing(&status) => {
                 tracing::debug!(%status, "tries again");
-                over.run_until_cancelled(tokio::time::sleep(pause)).await.ok_or(Error::LeaseLost)?;
+                over.run_until_cancelled(tokio::time::sleep(pause))
+                    .await
+                    .ok_or(Error::LeaseLost)?;
                 pause = Ord::min(pause * 2, PAUSE_MAX);
             }
             Err(status) => {
                 let fault = Fault::from_status(&status);
-                return Err(if Error::is_fenced(&fault) { Error::LeaseLost } else { fault.into() });
+                return Err(if Error::is_fenced(&fault) {
+                    Error::LeaseLost
+                } else {
+                    fault.into()
+                });
             }
         }
     }
@@ -40,5 +49,8 @@ where
 pub fn is_passing(status: &Status) -> bool {
     let fault = Fault::from_status(status);
     matches!(fault.kind, Kind::Unavailable | Kind::Timeout)
-        || matches!(status.code(), Code::Cancelled | Code::Unknown | Code::Internal)
+        || matches!(
+            status.code(),
+            Code::Cancelled | Code::Unknown | Code::Internal
+        )
 }

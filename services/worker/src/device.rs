@@ -34,7 +34,10 @@ impl Device {
             };
             Ok(device::probe(&threads))
         });
-        let report = measuring.await.map_err(Fault::internal)?.map_err(Fault::internal)?;
+        let report = measuring
+            .await
+            .map_err(Fault::internal)?
+            .map_err(Fault::internal)?;
         let memory_bytes = match config.memory_bytes {
             0 => report.memory_bytes.unwrap_or(0) / MEMORY_SHARE.1 * MEMORY_SHARE.0,
             bytes => bytes,
@@ -42,7 +45,10 @@ impl Device {
         let number = |value: f64| value as i64;
         let description = fleet::Worker {
             gpu_type: "cpu".to_owned(),
-            device: format!("{}, {} threads, {}", report.cpu_model, report.threads, report.level),
+            device: format!(
+                "{}, {} threads, {}",
+                report.cpu_model, report.threads, report.level
+            ),
             host: host(),
             flops_per_second: number(report.speed.flops_per_second),
             bandwidth_bytes_per_second: number(report.speed.bytes_per_second),
@@ -52,7 +58,11 @@ impl Device {
             ..Default::default()
         };
         let kind = format!("{} cpu {}", description.build, report.level);
-        Ok(Self { description, kind, threads: report.threads })
+        Ok(Self {
+            description,
+            kind,
+            threads: report.threads,
+        })
     }
 }
 

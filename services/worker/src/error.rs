@@ -25,6 +25,8 @@ impl From<engine::Error> for Error {
 impl Error {
     /// Returns the reasons with which the fleet says that this worker has no business with the run any more.
     pub fn is_fenced(fault: &Fault) -> bool {
-        ["LEASE_LOST", "UNKNOWN_LEASE", "STALE_FENCE"].iter().any(|reason| fault.is(reason))
+        ["LEASE_LOST", "UNKNOWN_LEASE", "STALE_FENCE"]
+            .iter()
+            .any(|reason| fault.is(reason))
     }
 }

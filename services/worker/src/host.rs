@@ -67,10 +67,16 @@ impl Counters {
 }
 
 fn cpu(stat: &str) -> (u64, u64) {
-    let Some(line) = stat.lines().find(|line| line.starts_with("cpu ")) else { return (0, 0) };
+    let Some(line) = stat.lines().find(|line| line.starts_with("cpu ")) else {
+        return (0, 0);
+    };
     // user nice system idle iowait irq softirq steal; guest times are part of user and nice.
-    let ticks: Vec<u64> =
-        line.split_whitespace().skip(1).take(8).filter_map(|tick| tick.parse().ok()).collect();
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .filter_map(|tick| tick.parse().ok())
+        .collect();
     let total = ticks.iter().sum();
     let idle: u64 = ticks.iter().skip(3).take(2).sum();
     (total - idle, total)
@@ -80,14 +86,23 @@ fn disk(diskstats: &str) -> (u64, u64) {
     let mut sums = (0, 0);
     for line in diskstats.lines() {
         let columns: Vec<&str> = line.split_whitespace().collect();
-        let number = |column: usize| columns.get(column).and_then(|text| text.parse::<u64>().ok());
-        let Some((read, written)) = number(5).zip(number(9)) else { continue };
+        let number = |column: usize| {
+            columns
+                .get(column)
+                .and_then(|text| text.parse::<u64>().ok())
+        };
+        let Some((read, written)) = number(5).zip(number(9)) else {
+            continue;
+        };
         // Whole devices only: partitions would be counted twice.
         let is_whole = columns.get(2).is_some_and(|name| {
             fs::metadata(format!("/sys/block/{name}")).is_ok() && !name.starts_with("loop")
         });
         if is_whole {
-            sums = (sums.0 + read * SECTOR_BYTES, sums.1 + written * SECTOR_BYTES);
+            sums = (
+                sums.0 + read * SECTOR_BYTES,
+                sums.1 + written * SECTOR_BYTES,
+            );
         }
     }
     sums
@@ -96,12 +111,16 @@ fn disk(diskstats: &str) -> (u64, u64) {
 fn network(dev: &str) -> (u64, u64) {
     let mut sums = (0, 0);
     for line in dev.lines() {
-        let Some((name, numbers)) = line.split_once(':') else { continue };
+        let Some((name, numbers)) = line.split_once(':') else {
+            continue;
+        };
         if name.trim() == "lo" {
             continue;
         }
-        let numbers: Vec<u64> =
-            numbers.split_whitespace().filter_map(|text| text.parse().ok()).collect();
+        let numbers: Vec<u64> = numbers
+            .split_whitespace()
+            .filter_map(|text| text.parse().ok())
+            .collect();
         if let (Some(received), Some(sent)) = (numbers.first(), numbers.get(8)) {
             sums = (sums.0 + received, sums.1 + sent);
         }
@@ -137,13 +156,20 @@ mod tests {
             network("Inter-|\n face |\n lo: 9 0 0 0 0 0 0 0 9 0\n eth0: 7 1 0 0 0 0 0 0 5 1\n"),
             (7, 5)
         );
-        assert_eq!(memory("MemTotal: 100 kB\nMemAvailable: 40 kB\n"), (60 * 1024, 100 * 1024));
+        assert_eq!(
+            memory("MemTotal: 100 kB\nMemAvailable: 40 kB\n"),
+            (60 * 1024, 100 * 1024)
+        );
         assert_eq!(process_memory("VmPeak: 9 kB\nVmRSS:\t 12 kB\n"), 12 * 1024);
     }
 
     #[test]
     fn a_sample_has_shares_and_rates() {
-        let before = Counters { cpu_busy: 10, cpu_total: 100, ..Default::default() };
+        let before = Counters {
+            cpu_busy: 10,
+            cpu_total: 100,
+            ..Default::default()
+        };
         let after = Counters {
             cpu_busy: 60,
             cpu_total: 200,
@@ -151,6 +177,9 @@ mod tests {
             ..Default::default()
         };
         let sample = after.since(&before, Duration::from_secs(2));
-        assert_eq!((sample.cpu_utilization, sample.disk_read_bytes_per_second), (0.5, 2000.0));
+        assert_eq!(
+            (sample.cpu_utilization, sample.disk_read_bytes_per_second),
+            (0.5, 2000.0)
+        );
     }
 }

@@ -41,15 +41,27 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Takes and trains runs until told to stop.
 pub async fn serve(context: Context) -> Result<(), Fault> {
     let config: Config = context.section()?;
-    let folder = config.folder.clone().unwrap_or_else(|| context.fleet().data.join(NAME));
+    let folder = config
+        .folder
+        .clone()
+        .unwrap_or_else(|| context.fleet().data.join(NAME));
     let worker_id = device::own_id(&folder, context.now())?;
     let device = device::Device::measure(&config).await?;
     let gateway = context.fleet().service_url("gateway").ok_or_else(|| {
-        Fault::new(Kind::Invalid, "CONFIGURATION_INVALID", NAME, "there is no gateway's address")
+        Fault::new(
+            Kind::Invalid,
+            "CONFIGURATION_INVALID",
+            NAME,
+            "there is no gateway's address",
+        )
     })?;
     let transfer = transfer::Transfer::new(gateway)?;
     let mut worker = attempt::Worker {
-        cache: cache::Cache::new(folder.join("pictures"), config.cache_bytes, transfer.clone()),
+        cache: cache::Cache::new(
+            folder.join("pictures"),
+            config.cache_bytes,
+            transfer.clone(),
+        ),
         worker_id: worker_id.to_string(),
         device,
         config,
@@ -71,7 +83,9 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
             worker_id: worker.worker_id.clone(),
             wait_seconds: LEASE_WAIT_SECONDS,
         };
-        let asked = shutdown.run_until_cancelled(worker.fleet.take_lease(request)).await;
+        let asked = shutdown
+            .run_until_cancelled(worker.fleet.take_lease(request))
+            .await;
         match asked {
             None => break,
             Some(Ok(answer)) => {
@@ -86,7 +100,9 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
                     continue;
                 }
                 tracing::debug!(error = fault.chain(), "asks for work again");
-                let _ = shutdown.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
+                let _ = shutdown
+                    .run_until_cancelled(tokio::time::sleep(PAUSE))
+                    .await;
             }
         }
     }
@@ -96,9 +112,13 @@ pub async fn serve(context: Context) -> Result<(), Fault> {
 /// Introduces the worker to the scheduler, as often as it takes.
 async fn register(worker: &mut attempt::Worker) {
     loop {
-        let described =
-            Description { id: worker.worker_id.clone(), ..worker.device.description.clone() };
-        let request = RegisterWorkerRequest { worker: Some(described) };
+        let described = Description {
+            id: worker.worker_id.clone(),
+            ..worker.device.description.clone()
+        };
+        let request = RegisterWorkerRequest {
+            worker: Some(described),
+        };
         match worker.fleet.register_worker(request).await {
             Ok(answer) => {
                 let answer = answer.into_inner();
@@ -131,5 +151,8 @@ fn channel(context: &Context, id: Id<WorkerMarker>, service: &str) -> Result<Cha
         role: Role::Worker,
         ..Identity::service(NAME)
     };
-    Channel::to(&address, &SignLayer::with_identity(context.signer().clone(), identity))
+    Channel::to(
+        &address,
+        &SignLayer::with_identity(context.signer().clone(), identity),
+    )
 }

@@ -57,7 +57,9 @@ impl Voice {
             fence: self.fence,
         };
         self.next_log += 1;
-        self.bus.publish_telemetry(self.workspace_id, "logs", self.run_id, &entry).await;
+        self.bus
+            .publish_telemetry(self.workspace_id, "logs", self.run_id, &entry)
+            .await;
     }
 
     /// Tells the losses of a step and how far the run is, unless that was told just now.
@@ -84,7 +86,9 @@ impl Voice {
                 remaining_seconds: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
                 fence: self.fence,
             };
-            self.bus.publish_telemetry(self.workspace_id, "progress", self.run_id, &progress).await;
+            self.bus
+                .publish_telemetry(self.workspace_id, "progress", self.run_id, &progress)
+                .await;
         }
     }
 
@@ -105,14 +109,22 @@ impl Voice {
             values,
             fence: self.fence,
         };
-        self.bus.publish_telemetry(self.workspace_id, "metrics", self.run_id, &batch).await;
+        self.bus
+            .publish_telemetry(self.workspace_id, "metrics", self.run_id, &batch)
+            .await;
     }
 
     /// Tells how the machine is doing.
     pub async fn sample(&self, sample: HostSample) {
         let at = Some(self.clock.now().into());
-        let sample = HostSample { at, fence: self.fence, ..sample };
-        self.bus.publish_telemetry(self.workspace_id, "samples", self.run_id, &sample).await;
+        let sample = HostSample {
+            at,
+            fence: self.fence,
+            ..sample
+        };
+        self.bus
+            .publish_telemetry(self.workspace_id, "samples", self.run_id, &sample)
+            .await;
     }
 }
 
@@ -131,5 +143,9 @@ pub fn epoch_metrics(epoch: &EpochReport) -> HashMap<String, f64> {
 
 fn losses(split: &str, items: [f64; 3]) -> HashMap<String, f64> {
     let names = ["box_loss", "cls_loss", "dfl_loss"];
-    names.iter().zip(items).map(|(name, value)| (format!("{split}/{name}"), value)).collect()
+    names
+        .iter()
+        .zip(items)
+        .map(|(name, value)| (format!("{split}/{name}"), value))
+        .collect()
 }

@@ -20,7 +20,11 @@ pub enum Told {
     Step(StepReport),
     Epoch(EpochReport),
     /// A state to go on from, and the compute that led to it in this attempt.
-    Checkpoint { reason: Reason, bytes: Bytes, compute: Duration },
+    Checkpoint {
+        reason: Reason,
+        bytes: Bytes,
+        compute: Duration,
+    },
     Note(String),
 }
 
@@ -50,7 +54,11 @@ pub fn train(
     stop: &StopHandle,
     told: Sender<Told>,
 ) -> engine::Result<Outcome> {
-    let Assignment { options, dataset, checkpoint } = assignment;
+    let Assignment {
+        options,
+        dataset,
+        checkpoint,
+    } = assignment;
     let class_count = dataset.classes.len();
     let stopwatch = Stopwatch::start();
     let mut trainer = match checkpoint {
@@ -85,7 +93,9 @@ impl Teller {
     /// Blocks while the other side is behind: telling is bounded, nothing is dropped.
     fn tell(&self, told: Told) -> engine::Result<()> {
         // Nobody listens any more: the attempt is over.
-        self.told.blocking_send(told).map_err(|_| engine::Error::Cancelled)
+        self.told
+            .blocking_send(told)
+            .map_err(|_| engine::Error::Cancelled)
     }
 }
 
@@ -108,7 +118,11 @@ impl Progress for Teller {
 
     fn on_checkpoint(&mut self, reason: Reason, bytes: &[u8]) -> engine::Result<()> {
         let compute = self.stopwatch.elapsed();
-        self.tell(Told::Checkpoint { reason, bytes: Bytes::copy_from_slice(bytes), compute })
+        self.tell(Told::Checkpoint {
+            reason,
+            bytes: Bytes::copy_from_slice(bytes),
+            compute,
+        })
     }
 
     fn on_note(&mut self, note: &str) -> engine::Result<()> {
@@ -136,8 +150,16 @@ pub fn files(name: &str, best: Checkpoint, date: String) -> engine::Result<Files
     };
     let onnx = onnx::export(&header.model, model.inference_state(), &export)?;
     Ok(vec![
-        ("weights", format!("{name}.fovea"), Bytes::from(model.to_bytes())),
+        (
+            "weights",
+            format!("{name}.fovea"),
+            Bytes::from(model.to_bytes()),
+        ),
         ("onnx", format!("{name}.onnx"), Bytes::from(onnx)),
-        ("results", format!("{name}-results.csv"), Bytes::from(results)),
+        (
+            "results",
+            format!("{name}-results.csv"),
+            Bytes::from(results),
+        ),
     ])
 }

@@ -27,8 +27,10 @@ pub struct Transfer {
 impl Transfer {
     /// Returns a transfer that resolves paths against the gateway's address.
     pub fn new(gateway: String) -> Result<Self, Fault> {
-        let http =
-            reqwest::Client::builder().timeout(TIMEOUT).build().map_err(Fault::internal)?;
+        let http = reqwest::Client::builder()
+            .timeout(TIMEOUT)
+            .build()
+            .map_err(Fault::internal)?;
         Ok(Self { http, gateway })
     }
 
@@ -39,7 +41,9 @@ impl Transfer {
         digest: &str,
         over: &CancellationToken,
     ) -> Result<Bytes, Error> {
-        let bytes = self.patiently(over, || self.http.get(self.absolute(url))).await?;
+        let bytes = self
+            .patiently(over, || self.http.get(self.absolute(url)))
+            .await?;
         if blake3::hash(&bytes).to_hex().as_str() != digest {
             return Err(Error::Run(format!("the bytes of {digest} arrived damaged")));
         }
@@ -47,8 +51,16 @@ impl Transfer {
     }
 
     /// Stores bytes at an address.
-    pub async fn put(&self, url: &str, bytes: Bytes, over: &CancellationToken) -> Result<(), Error> {
-        self.patiently(over, || self.http.put(self.absolute(url)).body(bytes.clone())).await?;
+    pub async fn put(
+        &self,
+        url: &str,
+        bytes: Bytes,
+        over: &CancellationToken,
+    ) -> Result<(), Error> {
+        self.patiently(over, || {
+            self.http.put(self.absolute(url)).body(bytes.clone())
+        })
+        .await?;
         Ok(())
     }
 
@@ -75,27 +87,48 @@ impl Transfer {
     }
 
     fn absolute(&self, url: &str) -> String {
-        if url.starts_with('/') { format!("{}{url}", self.gateway) } else { url.to_owned() }
+        if url.starts_with('/') {
+            format!("{}{url}", self.gateway)
+        } else {
+            url.to_owned()
+        }
     }
 }
 
 /// One try; an error says whether another may help.
 async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, (Fault, bool)> {
     let away = |error: reqwest::Error| {
-        (Fault::new(Kind::Unavailable, "TRANSFER_FAILED", "worker", error.to_string()), true)
+        (
+            Fault::new(
+                Kind::Unavailable,
+                "TRANSFER_FAILED",
+                "worker",
+                error.to_string(),
+            ),
+            true,
+        )
     };
     let response = request.send().await.map_err(away)?;
     let status = response.status();
     if !status.is_success() {
         let is_passing = status.is_server_error()
-            || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+            || matches!(
+                status,
+                StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT
+            );
         let message = format!("the transfer was answered with {status}");
-        return Err((Fault::new(Kind::Precondition, "TRANSFER_REFUSED", "worker", message), is_passing));
+        return Err((
+            Fault::new(Kind::Precondition, "TRANSFER_REFUSED", "worker", message),
+            is_passing,
+        ));
     }
     let length = response.content_length().unwrap_or(0);
     if usize::try_from(length).map_or(true, |length| length > BYTES_MAX) {
         let message = format!("{length} bytes, at most {BYTES_MAX} are fetched");
-        return Err((Fault::new(Kind::Invalid, "TRANSFER_TOO_BIG", "worker", message), false));
+        return Err((
+            Fault::new(Kind::Invalid, "TRANSFER_TOO_BIG", "worker", message),
+            false,
+        ));
     }
     response.bytes().await.map_err(away)
 }

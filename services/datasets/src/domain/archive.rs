@@ -51,7 +51,8 @@ pub fn admit(declared: &[Declared], findings: &mut Findings) -> Vec<Entry> {
     let mut total: u64 = 0;
     for entry in declared {
         let Some(path) = safe_path(&entry.name) else {
-            let message = "unsafe path in the archive: it leads out of the folder it is unpacked in";
+            let message =
+                "unsafe path in the archive: it leads out of the folder it is unpacked in";
             findings.error("ARCHIVE_PATH_UNSAFE", &printable(&entry.name), 0, message);
             continue;
         };
@@ -64,7 +65,12 @@ pub fn admit(declared: &[Declared], findings: &mut Findings) -> Vec<Entry> {
             continue;
         }
         if entry.is_encrypted {
-            findings.error("ARCHIVE_ENCRYPTED", &path, 0, "the archive is password-protected");
+            findings.error(
+                "ARCHIVE_ENCRYPTED",
+                &path,
+                0,
+                "the archive is password-protected",
+            );
             return Vec::new();
         }
         total = total.saturating_add(entry.size_bytes);
@@ -81,7 +87,11 @@ pub fn admit(declared: &[Declared], findings: &mut Findings) -> Vec<Entry> {
             findings.error("ARCHIVE_TOO_BIG", &path, 0, message);
             return Vec::new();
         }
-        entries.push(Entry { index: entry.index, path, size_bytes: entry.size_bytes });
+        entries.push(Entry {
+            index: entry.index,
+            path,
+            size_bytes: entry.size_bytes,
+        });
     }
     entries.sort_by(|a, b| a.path.cmp(&b.path).then(b.index.cmp(&a.index)));
     // Of entries with one name the last written wins, as unpacking one after the other would have it.
@@ -115,7 +125,10 @@ fn safe_path(name: &str) -> Option<String> {
 }
 
 fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect()
+    name.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .take(200)
+        .collect()
 }
 
 /// Files that operating systems and tools leave behind.
@@ -154,19 +167,43 @@ mod tests {
 
     #[test]
     fn names_that_lead_out_are_refused() {
-        for name in ["../a.jpg", "a/../../b", "/etc/passwd", "C:\\a.jpg", "..\\a", "a\0b"] {
+        for name in [
+            "../a.jpg",
+            "a/../../b",
+            "/etc/passwd",
+            "C:\\a.jpg",
+            "..\\a",
+            "a\0b",
+        ] {
             assert_eq!(refused(&[file(0, name)]), "ARCHIVE_PATH_UNSAFE", "{name}");
         }
-        assert_eq!(refused(&[Declared { is_link: true, ..file(0, "a") }]), "ARCHIVE_PATH_UNSAFE");
+        assert_eq!(
+            refused(&[Declared {
+                is_link: true,
+                ..file(0, "a")
+            }]),
+            "ARCHIVE_PATH_UNSAFE"
+        );
     }
 
     #[test]
     fn bombs_and_locked_and_empty_archives_are_refused() {
-        let bomb = Declared { size_bytes: 1 << 30, packed_bytes: 1 << 20, ..file(0, "a") };
+        let bomb = Declared {
+            size_bytes: 1 << 30,
+            packed_bytes: 1 << 20,
+            ..file(0, "a")
+        };
         assert_eq!(refused(&[bomb]), "ARCHIVE_TOO_BIG");
-        let dense = Declared { size_bytes: 300 << 20, packed_bytes: 1 << 20, ..file(0, "a") };
+        let dense = Declared {
+            size_bytes: 300 << 20,
+            packed_bytes: 1 << 20,
+            ..file(0, "a")
+        };
         assert_eq!(refused(&[dense]), "ARCHIVE_TOO_BIG");
-        let locked = Declared { is_encrypted: true, ..file(0, "a") };
+        let locked = Declared {
+            is_encrypted: true,
+            ..file(0, "a")
+        };
         assert_eq!(refused(&[locked]), "ARCHIVE_ENCRYPTED");
         assert_eq!(refused(&[]), "ARCHIVE_EMPTY");
     }

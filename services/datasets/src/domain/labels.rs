@@ -39,14 +39,22 @@ pub fn parse(text: &str, file: &str, class_count: usize, findings: &mut Findings
                 if seen.insert((label.class_id, key.map(f64::to_bits))) {
                     labels.push(label);
                 } else {
-                    findings.note("LABEL_ROW_TWICE", file, line, "the same row again is left out");
+                    findings.note(
+                        "LABEL_ROW_TWICE",
+                        file,
+                        line,
+                        "the same row again is left out",
+                    );
                 }
             }
             Err((reason, message)) => findings.error(reason, file, line, message),
         }
     }
     if labels.len() > ANNOTATIONS_MAX {
-        let message = format!("{} boxes, at most {ANNOTATIONS_MAX} are taken", labels.len());
+        let message = format!(
+            "{} boxes, at most {ANNOTATIONS_MAX} are taken",
+            labels.len()
+        );
         findings.error("TOO_MANY_ANNOTATIONS", file, 0, message);
         labels.truncate(ANNOTATIONS_MAX);
     }
@@ -79,12 +87,16 @@ fn parse_row(row: &str, class_count: usize) -> Result<Label, Refusal> {
         return Err(malformed(format!("'{}' is not a class id", columns[0])));
     }
     if class >= class_count as f64 {
-        let message = format!("class id {class} is out of range: there are {class_count} classes, from 0");
+        let message =
+            format!("class id {class} is out of range: there are {class_count} classes, from 0");
         return Err(("CLASS_ID_OUT_OF_RANGE", message));
     }
-    for (name, value) in
-        [("center x", center_x), ("center y", center_y), ("width", width), ("height", height)]
-    {
+    for (name, value) in [
+        ("center x", center_x),
+        ("center y", center_y),
+        ("width", width),
+        ("height", height),
+    ] {
         let is_size = name == "width" || name == "height";
         let least = if is_size { 0.0 } else { -SLACK };
         if value < least || value > 1.0 + SLACK {
@@ -93,7 +105,13 @@ fn parse_row(row: &str, class_count: usize) -> Result<Label, Refusal> {
             return Err(("COORDINATE_OUT_OF_RANGE", message));
         }
     }
-    Ok(Label { class_id: class as u32, center_x, center_y, width, height })
+    Ok(Label {
+        class_id: class as u32,
+        center_x,
+        center_y,
+        width,
+        height,
+    })
 }
 
 #[cfg(test)]
@@ -118,12 +136,28 @@ mod tests {
     fn a_faulty_row_is_named_with_its_line_and_rule() {
         for (row, reason, words) in [
             ("0 0.5 0.5 0.2", "LABEL_ROW_MALFORMED", "4 columns"),
-            ("cat 0.5 0.5 0.2 0.2", "LABEL_ROW_MALFORMED", "'cat' is not a number"),
-            ("0.5 0.5 0.5 0.2 0.2", "LABEL_ROW_MALFORMED", "'0.5' is not a class id"),
+            (
+                "cat 0.5 0.5 0.2 0.2",
+                "LABEL_ROW_MALFORMED",
+                "'cat' is not a number",
+            ),
+            (
+                "0.5 0.5 0.5 0.2 0.2",
+                "LABEL_ROW_MALFORMED",
+                "'0.5' is not a class id",
+            ),
             ("0 nan 0.5 0.2 0.2", "LABEL_ROW_MALFORMED", "'nan'"),
             ("2 0.5 0.5 0.2 0.2", "CLASS_ID_OUT_OF_RANGE", "class id 2"),
-            ("0 1.4 0.5 0.2 0.2", "COORDINATE_OUT_OF_RANGE", "center x 1.4"),
-            ("0 0.5 0.5 -0.2 0.2", "COORDINATE_OUT_OF_RANGE", "width -0.2"),
+            (
+                "0 1.4 0.5 0.2 0.2",
+                "COORDINATE_OUT_OF_RANGE",
+                "center x 1.4",
+            ),
+            (
+                "0 0.5 0.5 -0.2 0.2",
+                "COORDINATE_OUT_OF_RANGE",
+                "width -0.2",
+            ),
         ] {
             let (labels, findings) = read(&format!("0 0.5 0.5 0.2 0.2\n{row}\n"));
             let error = findings.first_error().unwrap();
@@ -138,7 +172,11 @@ mod tests {
     fn rows_twice_and_boxes_without_area_are_left_out_and_said() {
         let (labels, findings) = read("0 .5 .5 .2 .2\n0 .5 .5 .2 .2\n1 .5 .5 0 .2\n");
         assert_eq!(labels.len(), 1);
-        let reasons: Vec<_> = findings.kept().into_iter().map(|finding| finding.reason).collect();
+        let reasons: Vec<_> = findings
+            .kept()
+            .into_iter()
+            .map(|finding| finding.reason)
+            .collect();
         assert_eq!(reasons, ["LABEL_ROW_TWICE", "BOX_EMPTY"]);
         assert!(findings.first_error().is_none());
     }

@@ -38,7 +38,9 @@ pub fn inspect(bytes: &[u8]) -> Result<Picture, (&'static str, String)> {
     let mut limits = Limits::default();
     limits.max_alloc = Some(DECODE_BYTES_MAX);
     reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(|error| refuse(words(&error)))?;
+    let mut decoder = reader
+        .into_decoder()
+        .map_err(|error| refuse(words(&error)))?;
     let (stored_width, stored_height) = decoder.dimensions();
     let pixels = u64::from(stored_width) * u64::from(stored_height);
     if pixels > PIXELS_MAX {
@@ -51,7 +53,9 @@ pub fn inspect(bytes: &[u8]) -> Result<Picture, (&'static str, String)> {
             "{stored_width}×{stored_height}: a side is smaller than {SIDE_MIN} px"
         )));
     }
-    let orientation = decoder.orientation().map_err(|error| refuse(words(&error)))?;
+    let orientation = decoder
+        .orientation()
+        .map_err(|error| refuse(words(&error)))?;
     let pixels = DynamicImage::from_decoder(decoder).map_err(|error| refuse(words(&error)))?;
     let is_turned = {
         let mut probe = DynamicImage::new_luma8(2, 1);
@@ -88,7 +92,13 @@ mod tests {
 
     #[test]
     fn a_picture_is_known_by_its_content() {
-        assert_eq!(inspect(&png(20, 30)), Ok(Picture { width: 20, height: 30 }));
+        assert_eq!(
+            inspect(&png(20, 30)),
+            Ok(Picture {
+                width: 20,
+                height: 30
+            })
+        );
     }
 
     #[test]
@@ -120,7 +130,11 @@ mod tests {
         !bytes.iter().fold(u32::MAX, |mut crc, byte| {
             crc ^= u32::from(*byte);
             for _ in 0..8 {
-                crc = if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+                crc = if crc & 1 == 1 {
+                    crc >> 1 ^ 0xedb8_8320
+                } else {
+                    crc >> 1
+                };
             }
             crc
         })

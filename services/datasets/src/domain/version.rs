@@ -31,7 +31,11 @@ pub fn summarise(contents: &[Content]) -> Vec<(Split, Summary)> {
     Split::ALL
         .into_iter()
         .filter_map(|split| {
-            let mut summary = Summary { images: 0, annotations: 0, backgrounds: 0 };
+            let mut summary = Summary {
+                images: 0,
+                annotations: 0,
+                backgrounds: 0,
+            };
             for content in contents.iter().filter(|content| content.split == split) {
                 summary.images += 1;
                 summary.annotations += u32::try_from(content.labels.len()).unwrap_or(u32::MAX);
@@ -84,7 +88,13 @@ mod tests {
     use super::*;
 
     fn content(name: &str, split: Split, labels: usize) -> Content {
-        let label = Label { class_id: 0, center_x: 0.5, center_y: 0.5, width: 0.1, height: 0.1 };
+        let label = Label {
+            class_id: 0,
+            center_x: 0.5,
+            center_y: 0.5,
+            width: 0.1,
+            height: 0.1,
+        };
         Content {
             name: name.to_owned(),
             split,
@@ -103,9 +113,20 @@ mod tests {
             content("b", Split::Train, 0),
             content("c", Split::Test, 1),
         ];
-        let train = Summary { images: 2, annotations: 2, backgrounds: 1 };
-        let test = Summary { images: 1, annotations: 1, backgrounds: 0 };
-        assert_eq!(summarise(&contents), [(Split::Train, train), (Split::Test, test)]);
+        let train = Summary {
+            images: 2,
+            annotations: 2,
+            backgrounds: 1,
+        };
+        let test = Summary {
+            images: 1,
+            annotations: 1,
+            backgrounds: 0,
+        };
+        assert_eq!(
+            summarise(&contents),
+            [(Split::Train, train), (Split::Test, test)]
+        );
     }
 
     #[test]
@@ -118,7 +139,13 @@ mod tests {
             digest(&names, &[content("b", Split::Train, 1)]),
             digest(&names, &[content("a", Split::Val, 1)]),
             digest(&names, &[content("a", Split::Train, 2)]),
-            digest(&names, &[Content { digest: [2; 32], ..content("a", Split::Train, 1) }]),
+            digest(
+                &names,
+                &[Content {
+                    digest: [2; 32],
+                    ..content("a", Split::Train, 1)
+                }],
+            ),
         ];
         assert!(others.iter().all(|other| *other != base));
     }

@@ -8,8 +8,9 @@ use super::Findings;
 use super::archive::Entry;
 
 /// Extensions of files that are taken for pictures.
-const PICTURE_EXTENSIONS: [&str; 9] =
-    ["jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "jfif"];
+const PICTURE_EXTENSIONS: [&str; 9] = [
+    "jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "jfif",
+];
 /// Classes that a dataset may have, and characters of a class name.
 const CLASSES_MAX: usize = 25_000;
 const CLASS_NAME_MAX: usize = 200;
@@ -100,8 +101,14 @@ pub fn arrange(
     let yaml: Value = match serde_yaml::from_str(text.strip_prefix('\u{feff}').unwrap_or(text)) {
         Ok(yaml) => yaml,
         Err(error) => {
-            let line = error.location().map_or(0, |at| u32::try_from(at.line()).unwrap_or(0));
-            let message = error.to_string().chars().take(MESSAGE_MAX).collect::<String>();
+            let line = error
+                .location()
+                .map_or(0, |at| u32::try_from(at.line()).unwrap_or(0));
+            let message = error
+                .to_string()
+                .chars()
+                .take(MESSAGE_MAX)
+                .collect::<String>();
             findings.error("DESCRIPTION_MALFORMED", file, line, message);
             return None;
         }
@@ -118,10 +125,18 @@ pub fn arrange(
     for split in Split::ALL {
         for picture in index.pictures_of(split, &yaml, root, read_list, findings, file) {
             used.insert(picture.path.clone());
-            items.push(Item { label: index.label_of(picture), picture: picture.clone(), split });
+            items.push(Item {
+                label: index.label_of(picture),
+                picture: picture.clone(),
+                split,
+            });
         }
     }
-    let unused = index.pictures.keys().filter(|path| !used.contains(**path)).count();
+    let unused = index
+        .pictures
+        .keys()
+        .filter(|path| !used.contains(**path))
+        .count();
     if unused > 0 {
         let message = format!("{unused} pictures are in no split and are left out");
         findings.note("PICTURES_WITHOUT_SPLIT", file, 0, message);
@@ -138,22 +153,33 @@ fn class_names(yaml: &Value, file: &str, findings: &mut Findings) -> Option<Vec<
     let refuse = |findings: &mut Findings, message: String| {
         findings.error("CLASS_NAMES_MALFORMED", file, 0, message);
     };
-    let count = yaml.get("nc").and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
+    let count = yaml
+        .get("nc")
+        .and_then(Value::as_u64)
+        .and_then(|count| usize::try_from(count).ok());
     let names: Vec<String> = match (yaml.get("names"), count) {
         (Some(Value::Sequence(list)), _) => list.iter().map(text_of).collect::<Option<_>>()?,
         (Some(Value::Mapping(map)), _) => {
             let mut by_id = BTreeMap::new();
             for (id, name) in map {
-                let number = id.as_u64().or_else(|| id.as_str().and_then(|id| id.parse().ok()));
+                let number = id
+                    .as_u64()
+                    .or_else(|| id.as_str().and_then(|id| id.parse().ok()));
                 let Some((number, name)) = number.zip(text_of(name)) else {
-                    refuse(findings, format!("names: {id:?} is not a class id with a name"));
+                    refuse(
+                        findings,
+                        format!("names: {id:?} is not a class id with a name"),
+                    );
                     return None;
                 };
                 by_id.insert(number, name);
             }
             let is_dense = by_id.keys().copied().eq(0..by_id.len() as u64);
             if !is_dense {
-                refuse(findings, "names: ids have to be 0, 1, 2 … without gaps".to_owned());
+                refuse(
+                    findings,
+                    "names: ids have to be 0, 1, 2 … without gaps".to_owned(),
+                );
                 return None;
             }
             by_id.into_values().collect()
@@ -164,23 +190,38 @@ fn class_names(yaml: &Value, file: &str, findings: &mut Findings) -> Option<Vec<
             (0..count).map(|id| format!("class_{id}")).collect()
         }
         _ => {
-            refuse(findings, "names: a list or a map of class names is missing".to_owned());
+            refuse(
+                findings,
+                "names: a list or a map of class names is missing".to_owned(),
+            );
             return None;
         }
     };
     if let Some(count) = count
         && count != names.len()
     {
-        refuse(findings, format!("nc is {count}, but there are {} names", names.len()));
+        refuse(
+            findings,
+            format!("nc is {count}, but there are {} names", names.len()),
+        );
         return None;
     }
     if names.is_empty() || names.len() > CLASSES_MAX {
-        refuse(findings, format!("{} classes, 1 to {CLASSES_MAX} are taken", names.len()));
+        refuse(
+            findings,
+            format!("{} classes, 1 to {CLASSES_MAX} are taken", names.len()),
+        );
         return None;
     }
-    if let Some(name) = names.iter().find(|name| name.chars().count() > CLASS_NAME_MAX) {
+    if let Some(name) = names
+        .iter()
+        .find(|name| name.chars().count() > CLASS_NAME_MAX)
+    {
         let begin: String = name.chars().take(40).collect();
-        refuse(findings, format!("the name '{begin}…' is longer than {CLASS_NAME_MAX} characters"));
+        refuse(
+            findings,
+            format!("the name '{begin}…' is longer than {CLASS_NAME_MAX} characters"),
+        );
         return None;
     }
     Some(names)
@@ -212,16 +253,24 @@ impl<'a> Index<'a> {
                 .filter(is_picture)
                 .map(|entry| (entry.path.as_str(), entry))
                 .collect(),
-            by_path: entries.iter().map(|entry| (entry.path.clone(), entry)).collect(),
+            by_path: entries
+                .iter()
+                .map(|entry| (entry.path.clone(), entry))
+                .collect(),
         }
     }
 
     /// The label file's path is the picture's with the last `images` folder turned into `labels` and its last
     /// extension into `.txt`; where there is no such folder it lies beside the picture.
     fn label_of(&self, picture: &Entry) -> Option<Entry> {
-        let stem = picture.path.rsplit_once('.').map_or(picture.path.as_str(), |(stem, _)| stem);
+        let stem = picture
+            .path
+            .rsplit_once('.')
+            .map_or(picture.path.as_str(), |(stem, _)| stem);
         let segments: Vec<&str> = stem.split('/').collect();
-        let folder = segments[..segments.len() - 1].iter().rposition(|name| *name == "images");
+        let folder = segments[..segments.len() - 1]
+            .iter()
+            .rposition(|name| *name == "images");
         let path = match folder {
             Some(place) => {
                 let mut renamed = segments.clone();
@@ -245,9 +294,10 @@ impl<'a> Index<'a> {
         let given = split.names().iter().find_map(|name| yaml.get(*name));
         let places: Vec<String> = match given {
             Some(Value::String(place)) => vec![place.clone()],
-            Some(Value::Sequence(list)) => {
-                list.iter().filter_map(|place| place.as_str().map(str::to_owned)).collect()
-            }
+            Some(Value::Sequence(list)) => list
+                .iter()
+                .filter_map(|place| place.as_str().map(str::to_owned))
+                .collect(),
             // Without a key, the folders that splits usually have.
             None | Some(_) => {
                 let usual = split.names().iter();
@@ -315,7 +365,9 @@ impl<'a> Index<'a> {
     fn under(&self, folder: &str) -> Vec<&'a Entry> {
         let prefix = format!("{folder}/");
         let from = self.pictures.range(prefix.as_str()..);
-        from.take_while(|(path, _)| path.starts_with(&prefix)).map(|(_, entry)| *entry).collect()
+        from.take_while(|(path, _)| path.starts_with(&prefix))
+            .map(|(_, entry)| *entry)
+            .collect()
     }
 
     fn listed(
@@ -331,8 +383,10 @@ impl<'a> Index<'a> {
             if told.is_empty() {
                 continue;
             }
-            let segments: Vec<&str> =
-                told.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | "..")).collect();
+            let segments: Vec<&str> = told
+                .split(['/', '\\'])
+                .filter(|part| !matches!(*part, "" | "." | ".."))
+                .collect();
             let entry = (0..segments.len()).find_map(|skipped| {
                 let path = join(root, &segments[skipped..].join("/"));
                 self.pictures.get(path.as_str()).copied()
@@ -351,7 +405,11 @@ impl<'a> Index<'a> {
 }
 
 fn join(root: &str, path: &str) -> String {
-    if root.is_empty() { path.to_owned() } else { format!("{root}/{path}") }
+    if root.is_empty() {
+        path.to_owned()
+    } else {
+        format!("{root}/{path}")
+    }
 }
 
 fn file_name(path: &str) -> &str {
@@ -360,7 +418,8 @@ fn file_name(path: &str) -> &str {
 
 fn extension(path: &str) -> String {
     let name = file_name(path);
-    name.rsplit_once('.').map_or_else(String::new, |(_, extension)| extension.to_lowercase())
+    name.rsplit_once('.')
+        .map_or_else(String::new, |(_, extension)| extension.to_lowercase())
 }
 
 #[cfg(test)]
@@ -381,7 +440,14 @@ mod tests {
         let entries = entries(paths);
         let description = find_description(&entries, &mut findings).unwrap().clone();
         let mut lists = |entry: &Entry| {
-            Some(if entry.path.ends_with("train.txt") { "./images/a.jpg\n" } else { "" }.to_owned())
+            Some(
+                if entry.path.ends_with("train.txt") {
+                    "./images/a.jpg\n"
+                } else {
+                    ""
+                }
+                .to_owned(),
+            )
         };
         let layout = arrange(&entries, &description, yaml, &mut lists, &mut findings);
         (layout, findings)
@@ -393,7 +459,9 @@ mod tests {
             (item.split.as_str(), path, item.label.is_some())
         };
         let rows: Vec<_> = layout.items.iter().map(item).collect();
-        rows.into_iter().map(|(split, path, labelled)| (split, &*path.leak(), labelled)).collect()
+        rows.into_iter()
+            .map(|(split, path, labelled)| (split, &*path.leak(), labelled))
+            .collect()
     }
 
     const NAMES: &str = "names: [cat, dog]\n";
@@ -412,8 +480,11 @@ mod tests {
             &format!("path: ../datasets/x\ntrain: images/train\nval: images/val\n{NAMES}"),
         );
         let found = found.unwrap();
-        let expected =
-            [("train", "a.jpg", true), ("train", "b.JPEG", false), ("val", "v.png", true)];
+        let expected = [
+            ("train", "a.jpg", true),
+            ("train", "b.JPEG", false),
+            ("val", "v.png", true),
+        ];
         assert_eq!(splits(&found), expected);
         assert_eq!(findings.count(), 0);
     }
@@ -435,7 +506,13 @@ mod tests {
 
     #[test]
     fn splits_may_be_lists_of_files() {
-        let paths = ["data.yaml", "train.txt", "images/a.jpg", "images/c.jpg", "labels/a.txt"];
+        let paths = [
+            "data.yaml",
+            "train.txt",
+            "images/a.jpg",
+            "images/c.jpg",
+            "labels/a.txt",
+        ];
         let (found, findings) = layout(&paths, &format!("train: train.txt\n{NAMES}"));
         assert_eq!(splits(&found.unwrap()), [("train", "a.jpg", true)]);
         assert_eq!(findings.kept()[0].reason, "PICTURES_WITHOUT_SPLIT");
@@ -443,8 +520,12 @@ mod tests {
 
     #[test]
     fn only_the_last_images_folder_becomes_labels() {
-        let paths =
-            ["data.yaml", "images/images/train/a.b.jpg", "images/labels/train/a.b.txt", "labels/x"];
+        let paths = [
+            "data.yaml",
+            "images/images/train/a.b.jpg",
+            "images/labels/train/a.b.txt",
+            "labels/x",
+        ];
         let (found, _) = layout(&paths, &format!("train: images/images/train\n{NAMES}"));
         assert_eq!(splits(&found.unwrap()), [("train", "a.b.jpg", true)]);
     }

@@ -10,7 +10,9 @@ use zip::write::SimpleFileOptions;
 pub fn zip(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
     for (name, bytes) in files {
-        writer.start_file(*name, SimpleFileOptions::default()).unwrap();
+        writer
+            .start_file(*name, SimpleFileOptions::default())
+            .unwrap();
         writer.write_all(bytes).unwrap();
     }
     writer.finish().unwrap().into_inner()
@@ -20,7 +22,9 @@ pub fn zip(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
 pub fn picture(number: u8) -> Vec<u8> {
     let pixels = RgbImage::from_fn(64, 48, |x, y| Rgb([number, (x * 3) as u8, (y * 5) as u8]));
     let mut bytes = Cursor::new(Vec::new());
-    DynamicImage::ImageRgb8(pixels).write_to(&mut bytes, ImageFormat::Png).unwrap();
+    DynamicImage::ImageRgb8(pixels)
+        .write_to(&mut bytes, ImageFormat::Png)
+        .unwrap();
     bytes.into_inner()
 }
 
@@ -33,7 +37,10 @@ pub fn good() -> Vec<(&'static str, Vec<u8>)> {
         ("images/train/a.png", picture(1)),
         ("images/train/b.png", picture(2)),
         ("images/val/v.png", picture(3)),
-        ("labels/train/a.txt", b"0 0.5 0.5 0.2 0.4\n1 0.25 0.25 0.1 0.1\n".to_vec()),
+        (
+            "labels/train/a.txt",
+            b"0 0.5 0.5 0.2 0.4\n1 0.25 0.25 0.1 0.1\n".to_vec(),
+        ),
         ("labels/val/v.txt", b"1 0.5 0.5 0.5 0.5\n".to_vec()),
     ]
 }

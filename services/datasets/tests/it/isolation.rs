@@ -20,7 +20,13 @@ async fn things_of_another_workspace_are_not_found() {
             ..Default::default()
         };
         let request = act_for(&setting.member(Role::Viewer), request);
-        let page = setting.client.clone().list_images(request).await.unwrap().into_inner();
+        let page = setting
+            .client
+            .clone()
+            .list_images(request)
+            .await
+            .unwrap()
+            .into_inner();
         page.images[0].id.clone()
     };
     let other = setting.member_of(Id::new(setting.fleet.clock().now()), Role::Owner);
@@ -57,7 +63,15 @@ async fn things_of_another_workspace_are_not_found() {
         .unwrap()
         .into_inner();
     assert!(listed.datasets.is_empty());
-    let read = wire::ReadVersionRequest { version_id: import.version_id, ..Default::default() };
-    let fault = Fault::from(client.read_version(act_for(&other, read)).await.unwrap_err());
+    let read = wire::ReadVersionRequest {
+        version_id: import.version_id,
+        ..Default::default()
+    };
+    let fault = Fault::from(
+        client
+            .read_version(act_for(&other, read))
+            .await
+            .unwrap_err(),
+    );
     assert_eq!(fault.kind, Kind::Denied, "{fault}");
 }

@@ -33,8 +33,15 @@ impl Setting {
         let gateway = fleet.context("gateway").await;
         let client = Client::new(gateway.channel("datasets").unwrap());
         let workspace = Id::new(fleet.clock().now());
-        let mut setting =
-            Self { fleet, workspace, gateway, client, running: None, nats, _database: database };
+        let mut setting = Self {
+            fleet,
+            workspace,
+            gateway,
+            client,
+            running: None,
+            nats,
+            _database: database,
+        };
         setting.run().await;
         setting
     }
@@ -44,7 +51,12 @@ impl Setting {
         let context = self.fleet.context(datasets::NAME).await;
         let stop = context.shutdown().clone();
         self.running = Some((stop, tokio::spawn(datasets::serve(context))));
-        let request = || act_for(&self.member(Role::Viewer), wire::ListDatasetsRequest::default());
+        let request = || {
+            act_for(
+                &self.member(Role::Viewer),
+                wire::ListDatasetsRequest::default(),
+            )
+        };
         wait_for("datasets answers", || async {
             self.client.clone().list_datasets(request()).await.ok()
         })
@@ -77,7 +89,14 @@ impl Setting {
             size_bytes: bytes.len() as i64,
         };
         let request = act_for(&self.editor(), request);
-        self.client.clone().create_upload(request).await.unwrap().into_inner().upload.unwrap()
+        self.client
+            .clone()
+            .create_upload(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .upload
+            .unwrap()
     }
 
     /// Stores a part as the gateway does, and has it recorded.
@@ -88,7 +107,10 @@ impl Setting {
         part: &[u8],
     ) -> Result<wire::Upload, Fault> {
         let blobs = self.gateway.blobs().of(datasets::NAME);
-        let stored = blobs.put(self.workspace, Bytes::copy_from_slice(part)).await.unwrap();
+        let stored = blobs
+            .put(self.workspace, Bytes::copy_from_slice(part))
+            .await
+            .unwrap();
         let request = wire::RecordUploadPartRequest {
             upload_id: upload.id.clone(),
             offset_bytes: offset as i64,
@@ -96,7 +118,14 @@ impl Setting {
             digest: stored.key.hash().to_hex().to_string(),
         };
         let request = act_for(&self.editor(), request);
-        Ok(self.client.clone().record_upload_part(request).await?.into_inner().upload.unwrap())
+        Ok(self
+            .client
+            .clone()
+            .record_upload_part(request)
+            .await?
+            .into_inner()
+            .upload
+            .unwrap())
     }
 
     pub async fn upload(&self, bytes: &[u8]) -> wire::Upload {
@@ -121,12 +150,16 @@ impl Setting {
     /// Waits until an import is over.
     pub async fn ended(&self, import: &wire::Import) -> wire::Import {
         wait_for("the import ends", || async {
-            let request = wire::GetImportRequest { import_id: import.id.clone() };
+            let request = wire::GetImportRequest {
+                import_id: import.id.clone(),
+            };
             let request = act_for(&self.member(Role::Viewer), request);
             let answer = self.client.clone().get_import(request).await.ok()?;
             let import = answer.into_inner().import?;
-            let is_over =
-                matches!(import.state(), wire::ImportState::Completed | wire::ImportState::Failed);
+            let is_over = matches!(
+                import.state(),
+                wire::ImportState::Completed | wire::ImportState::Failed
+            );
             is_over.then_some(import)
         })
         .await
@@ -140,15 +173,27 @@ impl Setting {
     }
 
     pub async fn datasets(&self) -> Vec<wire::Dataset> {
-        let request = act_for(&self.member(Role::Viewer), wire::ListDatasetsRequest::default());
-        self.client.clone().list_datasets(request).await.unwrap().into_inner().datasets
+        let request = act_for(
+            &self.member(Role::Viewer),
+            wire::ListDatasetsRequest::default(),
+        );
+        self.client
+            .clone()
+            .list_datasets(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .datasets
     }
 
     /// Waits for the first facts of a type.
     pub async fn told<M: Fact>(&self, count: usize) -> Vec<M> {
         use futures::StreamExt as _;
 
-        let mut facts = self.gateway.bus().follow_facts(Some(self.workspace), Cursor::Start);
+        let mut facts = self
+            .gateway
+            .bus()
+            .follow_facts(Some(self.workspace), Cursor::Start);
         let mut found = Vec::new();
         let gather = async {
             while found.len() < count {
@@ -159,7 +204,9 @@ impl Setting {
                 }
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(20), gather).await.unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(20), gather)
+            .await
+            .unwrap();
         found
     }
 }

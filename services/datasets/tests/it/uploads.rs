@@ -34,6 +34,9 @@ async fn an_upload_that_is_not_complete_is_not_imported() {
     let setting = Setting::start(TestDatabase::sqlite()).await;
     let upload = setting.announce(&[7; 30]).await;
     setting.send(&upload, 0, &[7; 10]).await.unwrap();
-    let refused = setting.ask(setting.import_request(&upload, "x")).await.unwrap_err();
+    let refused = setting
+        .ask(setting.import_request(&upload, "x"))
+        .await
+        .unwrap_err();
     assert!(refused.is("UPLOAD_INCOMPLETE"), "{refused}");
 }

@@ -15,15 +15,24 @@ pub async fn run(session: &Session, command: Billing) -> Result<()> {
     let mut billing = session.fleet.billing();
     match command {
         Billing::Balance => {
-            let response = billing.get_balance(GetBalanceRequest {}).await?.into_inner();
-            session.show(&response, |response| print_balance(response.balance.as_ref()))
+            let response = billing
+                .get_balance(GetBalanceRequest {})
+                .await?
+                .into_inner();
+            session.show(&response, |response| {
+                print_balance(response.balance.as_ref())
+            })
         }
         Billing::Transfers { run, limit } => {
             let run_id = match run {
                 Some(run) => super::runs::find(session, &run).await?.id,
                 None => String::new(),
             };
-            let request = ListTransfersRequest { run_id, page_size: limit, ..Default::default() };
+            let request = ListTransfersRequest {
+                run_id,
+                page_size: limit,
+                ..Default::default()
+            };
             let response = billing.list_transfers(request).await?.into_inner();
             session.show(&response, |response| {
                 let mut table = Table::new(["AT", "KIND", "CREDITS", "FROM", "TO", "RUN", "NOTE"]);
@@ -62,7 +71,10 @@ pub async fn run(session: &Session, command: Billing) -> Result<()> {
             })
         }
         Billing::Prices => {
-            let response = billing.list_prices(ListPricesRequest {}).await?.into_inner();
+            let response = billing
+                .list_prices(ListPricesRequest {})
+                .await?
+                .into_inner();
             session.show(&response, |response| {
                 let mut table = Table::new(["DEVICE", "CREDITS/H", "PLAN"]);
                 for price in &response.prices {
@@ -84,10 +96,17 @@ pub async fn run(session: &Session, command: Billing) -> Result<()> {
             let response = billing.set_price(request).await?.into_inner();
             session.show(&response, |response| {
                 let price = response.price.clone().unwrap_or_default();
-                line(format!("{} costs {} an hour", price.gpu_type, credits(price.per_hour_micros)));
+                line(format!(
+                    "{} costs {} an hour",
+                    price.gpu_type,
+                    credits(price.per_hour_micros)
+                ));
             })
         }
-        Billing::TopUp { credits: micros, note } => {
+        Billing::TopUp {
+            credits: micros,
+            note,
+        } => {
             let now = kit::Clock::system().now();
             let request = TopUpRequest {
                 workspace_id: String::new(),
@@ -96,10 +115,15 @@ pub async fn run(session: &Session, command: Billing) -> Result<()> {
                 idempotency_key: format!("cli-{}", kit::Id::<kit::id::Transfer>::new(now)),
             };
             let response = billing.top_up(request).await?.into_inner();
-            session.show(&response, |response| print_balance(response.balance.as_ref()))
+            session.show(&response, |response| {
+                print_balance(response.balance.as_ref())
+            })
         }
         Billing::Check => {
-            let response = billing.check_ledger(CheckLedgerRequest {}).await?.into_inner();
+            let response = billing
+                .check_ledger(CheckLedgerRequest {})
+                .await?
+                .into_inner();
             session.show(&response, |response| {
                 line(format!(
                     "{} transfers; entries sum to {}, balances sum to {}",

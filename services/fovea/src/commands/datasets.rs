@@ -29,14 +29,21 @@ const FINDINGS_SHOWN_MAX: usize = 20;
 /// Runs one of the commands.
 pub async fn run(session: &Session, command: Datasets) -> Result<()> {
     match command {
-        Datasets::Import { source, name, into, skip_faulty } => {
+        Datasets::Import {
+            source,
+            name,
+            into,
+            skip_faulty,
+        } => {
             let import = import(session, &source, name, into, skip_faulty).await?;
             session.show(&import, print_import)
         }
         Datasets::Ls => list(session).await,
-        Datasets::Images { dataset, split, limit } => {
-            images(session, &dataset, split.as_deref(), limit).await
-        }
+        Datasets::Images {
+            dataset,
+            split,
+            limit,
+        } => images(session, &dataset, split.as_deref(), limit).await,
         Datasets::Sample { .. } => bail!("invariant: `datasets sample` needs no fleet"),
     }
 }
@@ -57,21 +64,37 @@ pub async fn import(
     };
     let upload_id = upload(session, &archive).await?;
     let request = ImportDatasetRequest {
-        name: if into.is_some() { String::new() } else { name.unwrap_or_else(|| stem(source)) },
+        name: if into.is_some() {
+            String::new()
+        } else {
+            name.unwrap_or_else(|| stem(source))
+        },
         dataset_id,
         idempotency_key: format!("import-{upload_id}"),
         skip_faulty,
         upload_id,
     };
     let mut datasets = session.fleet.datasets();
-    let mut import = datasets.import_dataset(request).await?.into_inner().import.unwrap_or_default();
+    let mut import = datasets
+        .import_dataset(request)
+        .await?
+        .into_inner()
+        .import
+        .unwrap_or_default();
     let bar = output::bar(0, "importing", false, session.is_json);
     while matches!(import.state(), ImportState::Pending | ImportState::Running) {
         bar.set_length(import.images_total.max(0).unsigned_abs().into());
         bar.set_position(import.images_done.max(0).unsigned_abs().into());
         tokio::time::sleep(IMPORT_POLL).await;
-        let request = GetImportRequest { import_id: import.id.clone() };
-        import = datasets.get_import(request).await?.into_inner().import.unwrap_or_default();
+        let request = GetImportRequest {
+            import_id: import.id.clone(),
+        };
+        import = datasets
+            .get_import(request)
+            .await?
+            .into_inner()
+            .import
+            .unwrap_or_default();
     }
     bar.finish_and_clear();
     if import.state() == ImportState::Failed {
@@ -88,7 +111,10 @@ fn finding(finding: &proto::fovea::datasets::v1::Finding) -> String {
         (file, line) => format!("{file}:{line}: "),
     };
     let weight = if finding.is_error { "error" } else { "note" };
-    format!("  {weight}: {place}{} [{}]", finding.message, finding.reason)
+    format!(
+        "  {weight}: {place}{} [{}]",
+        finding.message, finding.reason
+    )
 }
 
 fn print_import(import: &Import) {
@@ -96,7 +122,9 @@ fn print_import(import: &Import) {
         remark(text);
     }
     let shown = FINDINGS_SHOWN_MAX.min(import.findings.len());
-    let rest = usize::try_from(import.finding_count).unwrap_or(0).saturating_sub(shown);
+    let rest = usize::try_from(import.finding_count)
+        .unwrap_or(0)
+        .saturating_sub(shown);
     if rest > 0 {
         remark(format!("  … and {rest} more findings"));
     }
@@ -107,8 +135,16 @@ fn print_import(import: &Import) {
 }
 
 async fn list(session: &Session) -> Result<()> {
-    let request = ListDatasetsRequest { page_size: NAME_SEARCH_PAGE, ..Default::default() };
-    let response = session.fleet.datasets().list_datasets(request).await?.into_inner();
+    let request = ListDatasetsRequest {
+        page_size: NAME_SEARCH_PAGE,
+        ..Default::default()
+    };
+    let response = session
+        .fleet
+        .datasets()
+        .list_datasets(request)
+        .await?
+        .into_inner();
     session.show(&response, |response| {
         let mut table = Table::new(["ID", "NAME", "VERSION", "CLASSES", "TRAIN", "VAL", "TEST"]);
         for dataset in &response.datasets {
@@ -130,7 +166,12 @@ async fn list(session: &Session) -> Result<()> {
 
 /// Returns how many images a split of a version has.
 pub fn image_count(version: &Version, split: Split) -> i32 {
-    version.splits.iter().filter(|summary| summary.split() == split).map(|s| s.image_count).sum()
+    version
+        .splits
+        .iter()
+        .filter(|summary| summary.split() == split)
+        .map(|s| s.image_count)
+        .sum()
 }
 
 async fn images(session: &Session, dataset: &str, split: Option<&str>, limit: i32) -> Result<()> {
@@ -147,14 +188,23 @@ async fn images(session: &Session, dataset: &str, split: Option<&str>, limit: i3
         page_size: limit,
         page_token: String::new(),
     };
-    let response = session.fleet.datasets().list_images(request).await?.into_inner();
+    let response = session
+        .fleet
+        .datasets()
+        .list_images(request)
+        .await?
+        .into_inner();
     session.show(&response, |response| {
         let mut table = Table::new(["ID", "NAME", "SPLIT", "SIZE", "BYTES", "OBJECTS"]);
         for image in &response.images {
             table.row([
                 image.id.clone(),
                 image.name.clone(),
-                image.split().as_str_name().trim_start_matches("SPLIT_").to_lowercase(),
+                image
+                    .split()
+                    .as_str_name()
+                    .trim_start_matches("SPLIT_")
+                    .to_lowercase(),
                 format!("{}×{}", image.width, image.height),
                 output::bytes(image.size_bytes),
                 image.annotation_count.to_string(),
@@ -168,10 +218,20 @@ async fn images(session: &Session, dataset: &str, split: Option<&str>, limit: i3
 pub async fn find(session: &Session, text: &str) -> Result<Dataset> {
     let mut datasets = session.fleet.datasets();
     if is_id(text, "ds") {
-        let request = proto::fovea::datasets::v1::GetDatasetRequest { dataset_id: text.to_owned() };
-        return Ok(datasets.get_dataset(request).await?.into_inner().dataset.unwrap_or_default());
+        let request = proto::fovea::datasets::v1::GetDatasetRequest {
+            dataset_id: text.to_owned(),
+        };
+        return Ok(datasets
+            .get_dataset(request)
+            .await?
+            .into_inner()
+            .dataset
+            .unwrap_or_default());
     }
-    let request = ListDatasetsRequest { page_size: NAME_SEARCH_PAGE, ..Default::default() };
+    let request = ListDatasetsRequest {
+        page_size: NAME_SEARCH_PAGE,
+        ..Default::default()
+    };
     let response = datasets.list_datasets(request).await?.into_inner();
     response
         .datasets
@@ -187,11 +247,17 @@ pub async fn find_version(session: &Session, text: &str) -> Result<String> {
     }
     let dataset = find(session, text).await?;
     let version = dataset.latest_version;
-    Ok(version.with_context(|| format!("dataset '{text}' has no version yet"))?.id)
+    Ok(version
+        .with_context(|| format!("dataset '{text}' has no version yet"))?
+        .id)
 }
 
 fn stem(source: &str) -> String {
-    let last = source.trim_end_matches('/').rsplit('/').next().unwrap_or(source);
+    let last = source
+        .trim_end_matches('/')
+        .rsplit('/')
+        .next()
+        .unwrap_or(source);
     let plain = last.split(['?', '#']).next().unwrap_or(last);
     plain.strip_suffix(".zip").unwrap_or(plain).to_owned()
 }
@@ -260,10 +326,19 @@ async fn upload(session: &Session, path: &Path) -> Result<String> {
     let total = file.metadata()?.len();
     let mut datasets = session.fleet.datasets();
     let request = CreateUploadRequest {
-        file_name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        file_name: path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
         size_bytes: i64::try_from(total)?,
     };
-    let upload = datasets.create_upload(request).await?.into_inner().upload.unwrap_or_default();
+    let upload = datasets
+        .create_upload(request)
+        .await?
+        .into_inner()
+        .upload
+        .unwrap_or_default();
     let bar = output::bar(total, "uploading", true, session.is_json);
     let mut offset = u64::try_from(upload.received_bytes)?;
     let mut tries = 0;
@@ -275,7 +350,10 @@ async fn upload(session: &Session, path: &Path) -> Result<String> {
         let sent = session
             .fleet
             .http(Method::PUT, &upload.url)
-            .header("content-range", format!("bytes {offset}-{}/{total}", end - 1))
+            .header(
+                "content-range",
+                format!("bytes {offset}-{}/{total}", end - 1),
+            )
             .body(part)
             .send()
             .await;
@@ -300,7 +378,9 @@ async fn upload(session: &Session, path: &Path) -> Result<String> {
                     }
                 }
                 tokio::time::sleep(Duration::from_millis(200 << tries)).await;
-                let request = GetUploadRequest { upload_id: upload.id.clone() };
+                let request = GetUploadRequest {
+                    upload_id: upload.id.clone(),
+                };
                 let known = datasets.get_upload(request).await?.into_inner().upload;
                 offset = u64::try_from(known.unwrap_or_default().received_bytes)?;
             }

@@ -25,7 +25,10 @@ pub async fn deploy(session: &Session, command: Deploy) -> Result<()> {
     let model = models::find(session, &command.model).await?;
     let endpoint = create(session, &model.id, command.name.unwrap_or_default()).await?;
     session.show(&endpoint, |endpoint| {
-        line(format!("{} ({}) answers, revision {}", endpoint.name, endpoint.id, endpoint.revision));
+        line(format!(
+            "{} ({}) answers, revision {}",
+            endpoint.name, endpoint.id, endpoint.revision
+        ));
     })
 }
 
@@ -47,16 +50,26 @@ pub async fn create(session: &Session, model_id: &str, name: String) -> Result<E
             EndpointState::Deploying | EndpointState::Unspecified => {}
         }
         tokio::time::sleep(DEPLOY_POLL).await;
-        let request = GetEndpointRequest { endpoint_id: endpoint.id.clone() };
-        endpoint = endpoints.get_endpoint(request).await?.into_inner().endpoint.unwrap_or_default();
+        let request = GetEndpointRequest {
+            endpoint_id: endpoint.id.clone(),
+        };
+        endpoint = endpoints
+            .get_endpoint(request)
+            .await?
+            .into_inner()
+            .endpoint
+            .unwrap_or_default();
     }
-    bail!("the endpoint is still deploying after {:?}", DEPLOY_POLL * DEPLOY_POLLS_MAX)
+    bail!(
+        "the endpoint is still deploying after {:?}",
+        DEPLOY_POLL * DEPLOY_POLLS_MAX
+    )
 }
 
 /// Finds the objects in a picture; saves it with the boxes where that is asked for.
 pub async fn predict(session: &Session, command: Predict) -> Result<()> {
-    let image = std::fs::read(&command.image)
-        .with_context(|| command.image.display().to_string())?;
+    let image =
+        std::fs::read(&command.image).with_context(|| command.image.display().to_string())?;
     let request = PredictRequest {
         endpoint_id: command.endpoint.clone(),
         image: image.clone().into(),
@@ -64,7 +77,12 @@ pub async fn predict(session: &Session, command: Predict) -> Result<()> {
         iou: command.iou,
         max_detections: 0,
     };
-    let response = session.fleet.endpoints().predict(request).await?.into_inner();
+    let response = session
+        .fleet
+        .endpoints()
+        .predict(request)
+        .await?
+        .into_inner();
     if let Some(target) = &command.save {
         let drawn = draw(&command.image, &image, &response)?;
         std::fs::write(target, drawn).with_context(|| target.display().to_string())?;

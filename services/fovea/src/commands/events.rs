@@ -10,8 +10,16 @@ use crate::output::{line, remark};
 /// Prints facts until it is interrupted or the fleet goes.
 pub async fn run(session: &Session, command: Events) -> Result<()> {
     let Events::Tail { types, after } = command;
-    let request = SubscribeRequest { types, after_sequence: after };
-    let mut facts = session.fleet.events().subscribe(request).await?.into_inner();
+    let request = SubscribeRequest {
+        types,
+        after_sequence: after,
+    };
+    let mut facts = session
+        .fleet
+        .events()
+        .subscribe(request)
+        .await?
+        .into_inner();
     if !session.is_json {
         remark("facts as they happen; Ctrl-C ends");
     }

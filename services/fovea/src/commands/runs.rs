@@ -39,12 +39,18 @@ pub async fn run(session: &Session, command: Runs) -> Result<()> {
         }
         Runs::Stop { run, pause } => {
             let run_id = find(session, &run).await?.id;
-            let response = runs.stop_run(StopRunRequest { run_id, pause }).await?.into_inner();
+            let response = runs
+                .stop_run(StopRunRequest { run_id, pause })
+                .await?
+                .into_inner();
             session.show(&response, |response| print_state(response.run.as_ref()))
         }
         Runs::Resume { run, cap } => {
             let run_id = find(session, &run).await?.id;
-            let request = ResumeRunRequest { run_id, cost_cap_micros: cap.unwrap_or(0) };
+            let request = ResumeRunRequest {
+                run_id,
+                cost_cap_micros: cap.unwrap_or(0),
+            };
             let response = runs.resume_run(request).await?.into_inner();
             session.show(&response, |response| print_state(response.run.as_ref()))
         }
@@ -54,11 +60,15 @@ pub async fn run(session: &Session, command: Runs) -> Result<()> {
 }
 
 async fn list(session: &Session, limit: i32) -> Result<()> {
-    let request = ListRunsRequest { page_size: limit, ..Default::default() };
+    let request = ListRunsRequest {
+        page_size: limit,
+        ..Default::default()
+    };
     let response = session.fleet.runs().list_runs(request).await?.into_inner();
     session.show(&response, |response| {
-        let mut table =
-            Table::new(["ID", "NAME", "STATE", "EPOCHS", "MAP50", "MAP50-95", "COMPUTE", "STARTED"]);
+        let mut table = Table::new([
+            "ID", "NAME", "STATE", "EPOCHS", "MAP50", "MAP50-95", "COMPUTE", "STARTED",
+        ]);
         for run in &response.runs {
             let spec = run.spec.clone().unwrap_or_default();
             table.row([
@@ -80,17 +90,29 @@ async fn logs(session: &Session, run: &str) -> Result<()> {
     let run_id = find(session, run).await?.id;
     let mut after_sequence = 0;
     loop {
-        let request =
-            ListLogsRequest { run_id: run_id.clone(), after_sequence, page_size: LOG_PAGE };
+        let request = ListLogsRequest {
+            run_id: run_id.clone(),
+            after_sequence,
+            page_size: LOG_PAGE,
+        };
         let response = session.fleet.runs().list_logs(request).await?.into_inner();
-        let Some(last) = response.lines.last() else { return Ok(()) };
+        let Some(last) = response.lines.last() else {
+            return Ok(());
+        };
         after_sequence = last.sequence;
-        session.show(&response, |response| response.lines.iter().for_each(print_log))?;
+        session.show(&response, |response| {
+            response.lines.iter().for_each(print_log)
+        })?;
     }
 }
 
 fn print_log(entry: &LogLine) {
-    line(format!("{}  {:<5}  {}", instant(entry.at.as_ref()), entry.level, entry.message));
+    line(format!(
+        "{}  {:<5}  {}",
+        instant(entry.at.as_ref()),
+        entry.level,
+        entry.message
+    ));
 }
 
 /// Returns the run with this id or name; `last` is the newest.
@@ -99,9 +121,15 @@ pub async fn find(session: &Session, text: &str) -> Result<Run> {
     if is_id(text, "run") {
         return get(session, text).await;
     }
-    let request = ListRunsRequest { page_size: NAME_SEARCH_PAGE, ..Default::default() };
+    let request = ListRunsRequest {
+        page_size: NAME_SEARCH_PAGE,
+        ..Default::default()
+    };
     let listed = runs.list_runs(request).await?.into_inner();
-    let found = listed.runs.into_iter().find(|run| text == "last" || run.name == text);
+    let found = listed
+        .runs
+        .into_iter()
+        .find(|run| text == "last" || run.name == text);
     let found =
         found.with_context(|| format!("there is no run '{text}': `fovea runs ls` lists them"))?;
     get(session, &found.id).await
@@ -109,8 +137,17 @@ pub async fn find(session: &Session, text: &str) -> Result<Run> {
 
 /// Returns a run by its id, with its attempts.
 pub async fn get(session: &Session, run_id: &str) -> Result<Run> {
-    let request = GetRunRequest { run_id: run_id.to_owned() };
-    Ok(session.fleet.runs().get_run(request).await?.into_inner().run.unwrap_or_default())
+    let request = GetRunRequest {
+        run_id: run_id.to_owned(),
+    };
+    Ok(session
+        .fleet
+        .runs()
+        .get_run(request)
+        .await?
+        .into_inner()
+        .run
+        .unwrap_or_default())
 }
 
 /// Follows a run live until it ends and returns it; a broken stream is taken up where it was.
@@ -149,8 +186,16 @@ fn is_passing(error: &anyhow::Error) -> bool {
     })
 }
 
-async fn follow(session: &Session, run_id: &str, cursor: &mut i64, bar: &ProgressBar) -> Result<()> {
-    let request = FollowRunRequest { run_id: run_id.to_owned(), cursor: *cursor };
+async fn follow(
+    session: &Session,
+    run_id: &str,
+    cursor: &mut i64,
+    bar: &ProgressBar,
+) -> Result<()> {
+    let request = FollowRunRequest {
+        run_id: run_id.to_owned(),
+        cursor: *cursor,
+    };
     let mut pieces = session.fleet.runs().follow_run(request).await?.into_inner();
     while let Some(piece) = pieces.message().await? {
         *cursor = piece.cursor;
@@ -184,12 +229,16 @@ fn show_progress(bar: &ProgressBar, progress: &Progress) {
         progress.epoch + 1,
         progress.epochs,
         progress.images_per_second,
-        output::span(std::time::Duration::from_secs(progress.remaining_seconds.max(0).unsigned_abs()))
+        output::span(std::time::Duration::from_secs(
+            progress.remaining_seconds.max(0).unsigned_abs()
+        ))
     ));
 }
 
 fn show_metrics(session: &Session, bar: &ProgressBar, batch: &MetricBatch) {
-    let Some(map50) = batch.values.get(MAP50) else { return };
+    let Some(map50) = batch.values.get(MAP50) else {
+        return;
+    };
     if session.is_json {
         return;
     }
@@ -211,21 +260,35 @@ async fn compare(session: &Session, named: &[String]) -> Result<()> {
     for name in named {
         run_ids.push(find(session, name).await?.id);
     }
-    let response =
-        session.fleet.runs().compare_runs(CompareRunsRequest { run_ids }).await?.into_inner();
+    let response = session
+        .fleet
+        .runs()
+        .compare_runs(CompareRunsRequest { run_ids })
+        .await?
+        .into_inner();
     session.show(&response, print_comparison)
 }
 
 fn print_comparison(response: &CompareRunsResponse) {
     let heading = std::iter::once(String::new());
     let mut table = Table::default();
-    table.row_of(heading.chain(response.runs.iter().map(|run| run.name.clone())).collect());
+    table.row_of(
+        heading
+            .chain(response.runs.iter().map(|run| run.name.clone()))
+            .collect(),
+    );
     for field in &response.differences {
         let cells = std::iter::once(field.name.clone());
         table.row_of(cells.chain(field.values.iter().cloned()).collect());
     }
     for metric in &response.metrics {
-        let number = |value: f64| if value.is_nan() { "–".to_owned() } else { format!("{value:.4}") };
+        let number = |value: f64| {
+            if value.is_nan() {
+                "–".to_owned()
+            } else {
+                format!("{value:.4}")
+            }
+        };
         let best = metric.best.iter().zip(&metric.last);
         let values = best.map(|(best, last)| format!("{} (last {})", number(*best), number(*last)));
         table.row_of(std::iter::once(metric.name.clone()).chain(values).collect());
@@ -239,7 +302,10 @@ pub fn refuse_unsuccessful(run: &Run) -> Result<()> {
         RunState::Failed => anyhow::bail!("run {} failed: {}", run.name, run.cause),
         RunState::Cancelled => anyhow::bail!("run {} was cancelled", run.name),
         RunState::Paused => {
-            remark(format!("run {} is paused ({}); `fovea runs resume` goes on", run.name, run.cause));
+            remark(format!(
+                "run {} is paused ({}); `fovea runs resume` goes on",
+                run.name, run.cause
+            ));
             Ok(())
         }
         _ => Ok(()),
@@ -290,7 +356,11 @@ pub fn print(run: &Run) {
         line(format!(
             "  attempt {}  {} on {} {}",
             attempt.fence,
-            if attempt.outcome.is_empty() { "running" } else { &attempt.outcome },
+            if attempt.outcome.is_empty() {
+                "running"
+            } else {
+                &attempt.outcome
+            },
             attempt.device,
             attempt.cause
         ));
@@ -301,9 +371,19 @@ pub fn print(run: &Run) {
 }
 
 /// Returns what a run was charged so far.
-pub async fn charge(session: &Session, run_id: &str) -> Result<proto::fovea::billing::v1::RunCharge> {
-    let request = GetRunChargeRequest { run_id: run_id.to_owned() };
-    let response = session.fleet.billing().get_run_charge(request).await?.into_inner();
+pub async fn charge(
+    session: &Session,
+    run_id: &str,
+) -> Result<proto::fovea::billing::v1::RunCharge> {
+    let request = GetRunChargeRequest {
+        run_id: run_id.to_owned(),
+    };
+    let response = session
+        .fleet
+        .billing()
+        .get_run_charge(request)
+        .await?
+        .into_inner();
     Ok(response.charge.unwrap_or_default())
 }
 
@@ -315,16 +395,24 @@ fn print_state(run: Option<&Run>) {
 
 /// Returns a run's state as a word.
 pub fn state(run: &Run) -> String {
-    run.state().as_str_name().trim_start_matches("RUN_STATE_").to_lowercase()
+    run.state()
+        .as_str_name()
+        .trim_start_matches("RUN_STATE_")
+        .to_lowercase()
 }
 
 /// Returns a metric with three decimals, or a dash.
 pub fn metric(metrics: &HashMap<String, f64>, name: &str) -> String {
-    metrics.get(name).map_or_else(|| "–".to_owned(), |value| format!("{value:.3}"))
+    metrics
+        .get(name)
+        .map_or_else(|| "–".to_owned(), |value| format!("{value:.3}"))
 }
 
 /// Returns an instant to the second, or a dash.
 pub fn instant(at: Option<&prost_types::Timestamp>) -> String {
     let instant = at.copied().and_then(|at| kit::Timestamp::try_from(at).ok());
-    instant.map_or_else(|| "–".to_owned(), |at| at.to_string().chars().take(19).collect())
+    instant.map_or_else(
+        || "–".to_owned(),
+        |at| at.to_string().chars().take(19).collect(),
+    )
 }

@@ -12,8 +12,13 @@ use crate::output::{Table, credits, line, proto_span, remark};
 /// Shows what a training takes on every device type.
 pub async fn estimate(session: &Session, command: Estimate) -> Result<()> {
     let version_id = datasets::find_version(session, &command.spec.dataset).await?;
-    let response =
-        estimates(session, &command.spec, version_id, command.gpu.unwrap_or_default()).await?;
+    let response = estimates(
+        session,
+        &command.spec,
+        version_id,
+        command.gpu.unwrap_or_default(),
+    )
+    .await?;
     session.show(&response, print_estimates)
 }
 
@@ -24,8 +29,17 @@ pub async fn estimates(
     version_id: String,
     gpu_type: String,
 ) -> Result<EstimateRunResponse> {
-    let request = EstimateRunRequest { version_id, spec: Some(train_spec(spec)), gpu_type };
-    Ok(session.fleet.jobs().estimate_run(request).await?.into_inner())
+    let request = EstimateRunRequest {
+        version_id,
+        spec: Some(train_spec(spec)),
+        gpu_type,
+    };
+    Ok(session
+        .fleet
+        .jobs()
+        .estimate_run(request)
+        .await?
+        .into_inner())
 }
 
 /// Prints the table that people choose from.
@@ -34,7 +48,15 @@ pub fn print_estimates(response: &EstimateRunResponse) {
         "{} training and {} validation images",
         response.train_image_count, response.val_image_count
     ));
-    let mut table = Table::new(["DEVICE", "MEMORY", "FITS", "TIME", "CREDITS", "CREDITS/H", ""]);
+    let mut table = Table::new([
+        "DEVICE",
+        "MEMORY",
+        "FITS",
+        "TIME",
+        "CREDITS",
+        "CREDITS/H",
+        "",
+    ]);
     for device in &response.devices {
         let estimate = device.estimate.clone().unwrap_or_default();
         table.row([
@@ -74,8 +96,11 @@ fn marks(device: &DeviceEstimate) -> String {
         (!device.is_offered, "no provider here"),
         (!device.is_allowed, "not in your plan"),
     ];
-    let mut words: Vec<&str> =
-        marks.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| *word).collect();
+    let mut words: Vec<&str> = marks
+        .iter()
+        .filter(|(is_set, _)| *is_set)
+        .map(|(_, word)| *word)
+        .collect();
     if device.is_offered && !device.remark.is_empty() {
         words.push(&device.remark);
     }
@@ -91,7 +116,10 @@ pub async fn train(session: &Session, command: Train) -> Result<()> {
     }
     if !session.is_json {
         let name = run.name.clone();
-        remark(format!("run {name} ({}) is queued; Ctrl-C stops watching, not the run", run.id));
+        remark(format!(
+            "run {name} ({}) is queued; Ctrl-C stops watching, not the run",
+            run.id
+        ));
     }
     let ended = runs::watch(session, &run.id).await?;
     session.show(&ended, runs::print)?;
@@ -123,12 +151,22 @@ async fn project_id(session: &Session, text: &str) -> Result<String> {
         return Ok(text.to_owned());
     }
     let mut projects = session.fleet.projects();
-    let request = ListProjectsRequest { page_size: NAME_SEARCH_PAGE, ..Default::default() };
+    let request = ListProjectsRequest {
+        page_size: NAME_SEARCH_PAGE,
+        ..Default::default()
+    };
     let listed = projects.list_projects(request).await?.into_inner();
-    if let Some(project) = listed.projects.into_iter().find(|project| project.name == text) {
+    if let Some(project) = listed
+        .projects
+        .into_iter()
+        .find(|project| project.name == text)
+    {
         return Ok(project.id);
     }
-    let request = CreateProjectRequest { name: text.to_owned(), ..Default::default() };
+    let request = CreateProjectRequest {
+        name: text.to_owned(),
+        ..Default::default()
+    };
     let created = projects.create_project(request).await?.into_inner();
     Ok(created.project.unwrap_or_default().id)
 }

@@ -18,9 +18,15 @@ fn every_service_of_the_compose_file_runs_and_together_they_train() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (nats, database, redis) = runtime.block_on(async {
         let postgres = TestDatabase::postgres().await;
-        (TestNats::start().await, postgres, kit::testing::redis().await)
+        (
+            TestNats::start().await,
+            postgres,
+            kit::testing::redis().await,
+        )
     });
-    let (Some(database), Some(redis)) = (database, redis) else { return };
+    let (Some(database), Some(redis)) = (database, redis) else {
+        return;
+    };
     let fleet = Fleet::prepare(&[
         ("FOVEA_FLEET__NATS_URL", &nats.url()),
         ("FOVEA_FLEET__DATABASE_URL", database.url()),
@@ -51,9 +57,23 @@ fn every_service_of_the_compose_file_runs_and_together_they_train() {
     fleet.import_sample("shapes", 24, 64);
     fleet.wait_for_worker("shapes");
     let trained = fleet.run(&[
-        "train", "--dataset", "shapes", "--epochs", "1", "--imgsz", "64", "--batch", "8", "--name", "run",
+        "train",
+        "--dataset",
+        "shapes",
+        "--epochs",
+        "1",
+        "--imgsz",
+        "64",
+        "--batch",
+        "8",
+        "--name",
+        "run",
     ]);
-    assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+    assert!(
+        trained.status.success(),
+        "{}",
+        String::from_utf8_lossy(&trained.stderr)
+    );
     fleet.settled("run");
     fleet.json(&["billing", "check"]);
     drop(children);
@@ -88,7 +108,13 @@ fn services(compose: &Value) -> BTreeMap<String, Service> {
         let command = command.as_sequence().unwrap().iter().map(text).collect();
         let mut environment = BTreeMap::new();
         collect(&get("environment").unwrap(), &mut environment);
-        found.insert(text(name), Service { command, environment });
+        found.insert(
+            text(name),
+            Service {
+                command,
+                environment,
+            },
+        );
     }
     found
 }

@@ -14,7 +14,14 @@ use tempfile::TempDir;
 pub const PATIENCE: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(50);
 const SERVICES: [&str; 8] = [
-    "gateway", "accounts", "datasets", "projects", "billing", "scheduler", "inference", "worker",
+    "gateway",
+    "accounts",
+    "datasets",
+    "projects",
+    "billing",
+    "scheduler",
+    "inference",
+    "worker",
 ];
 
 /// A running fleet and a user who is logged in to it.
@@ -56,7 +63,10 @@ impl Fleet {
                 if (kind, service) == ("LISTEN", "gateway") {
                     url = format!("http://{address}");
                 }
-                environment.insert(format!("FOVEA_FLEET__{kind}__{}", service.to_uppercase()), address);
+                environment.insert(
+                    format!("FOVEA_FLEET__{kind}__{}", service.to_uppercase()),
+                    address,
+                );
             }
         }
         let nats = format!("nats://127.0.0.1:{}", port());
@@ -68,7 +78,12 @@ impl Fleet {
         for (name, value) in settings {
             environment.insert((*name).to_owned(), (*value).to_owned());
         }
-        Self { folder, environment, supervisor: None, url }
+        Self {
+            folder,
+            environment,
+            supervisor: None,
+            url,
+        }
     }
 
     fn up(&mut self) {
@@ -107,7 +122,10 @@ impl Fleet {
     /// Returns the binary with arguments and this fleet's environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fovea"));
-        command.args(arguments).envs(&self.environment).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .envs(&self.environment)
+            .stdin(Stdio::null());
         command
     }
 
@@ -145,8 +163,14 @@ impl Fleet {
         let zip = self.path(&format!("{name}.zip"));
         let zip = zip.to_str().unwrap();
         let (images, size) = (images.to_string(), size.to_string());
-        let made = self.run(&["datasets", "sample", zip, "--images", &images, "--size", &size]);
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let made = self.run(&[
+            "datasets", "sample", zip, "--images", &images, "--size", &size,
+        ]);
+        assert!(
+            made.status.success(),
+            "{}",
+            String::from_utf8_lossy(&made.stderr)
+        );
         self.json(&["datasets", "import", zip, "--name", name])
     }
 
@@ -163,7 +187,10 @@ impl Fleet {
         self.wait_for(&format!("{run} is {states:?}"), || {
             let run = self.json(&["runs", "show", run]);
             let state = run["state"].as_str().unwrap_or_default();
-            states.iter().any(|wanted| state == format!("RUN_STATE_{wanted}")).then_some(run)
+            states
+                .iter()
+                .any(|wanted| state == format!("RUN_STATE_{wanted}"))
+                .then_some(run)
         })
     }
 
@@ -181,7 +208,11 @@ impl Fleet {
             if let Some(value) = condition() {
                 return value;
             }
-            assert!(waited.elapsed() < PATIENCE, "waited too long until {what}\n{}", self.log_tail());
+            assert!(
+                waited.elapsed() < PATIENCE,
+                "waited too long until {what}\n{}",
+                self.log_tail()
+            );
             std::thread::sleep(POLL);
         }
     }
@@ -194,7 +225,9 @@ impl Fleet {
         };
         let mut found = Vec::new();
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
+                continue;
+            };
             let read = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
             let arguments = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
             let is_it = if name == "nats-server" {
@@ -217,11 +250,17 @@ impl Fleet {
             (!pids.is_empty()).then_some(pids)
         });
         for pid in &before {
-            let killed = Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+            let killed = Command::new("kill")
+                .args(["-9", &pid.to_string()])
+                .status()
+                .unwrap();
             assert!(killed.success(), "{name} was gone before it was killed");
         }
         self.wait_for(&format!("{name} runs again"), || {
-            self.processes(name).iter().any(|pid| !before.contains(pid)).then_some(())
+            self.processes(name)
+                .iter()
+                .any(|pid| !before.contains(pid))
+                .then_some(())
         });
     }
 
@@ -237,7 +276,9 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         if let Some(mut supervisor) = self.supervisor.take() {
             // A failure here leaves processes that end with the supervisor anyway.
-            let _ = Command::new("kill").arg(supervisor.id().to_string()).status();
+            let _ = Command::new("kill")
+                .arg(supervisor.id().to_string())
+                .status();
             let _ = supervisor.wait();
         }
     }
@@ -251,10 +292,15 @@ pub fn seconds(value: &Value) -> f64 {
 
 /// Returns a 64-bit number of the contract's JSON, which is a text there.
 pub fn number(value: &Value) -> i64 {
-    value.as_str().map_or_else(|| value.as_i64().unwrap(), |text| text.parse().unwrap())
+    value
+        .as_str()
+        .map_or_else(|| value.as_i64().unwrap(), |text| text.parse().unwrap())
 }
 
 /// Returns the repository's root.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
 }

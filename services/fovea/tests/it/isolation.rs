@@ -18,10 +18,25 @@ fn a_second_workspace_sees_nothing_of_the_first() {
     let import = fleet.import_sample("secret-shapes", 24, 64);
     fleet.wait_for_worker("secret-shapes");
     let trained = fleet.run(&[
-        "train", "--dataset", "secret-shapes", "--epochs", "1", "--imgsz", "64", "--batch", "8",
-        "--name", "secret-run", "--project", "secret-project",
+        "train",
+        "--dataset",
+        "secret-shapes",
+        "--epochs",
+        "1",
+        "--imgsz",
+        "64",
+        "--batch",
+        "8",
+        "--name",
+        "secret-run",
+        "--project",
+        "secret-project",
     ]);
-    assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+    assert!(
+        trained.status.success(),
+        "{}",
+        String::from_utf8_lossy(&trained.stderr)
+    );
     let run = fleet.json(&["runs", "show", "secret-run"]);
     let endpoint = fleet.json(&["deploy", "last", "--name", "secret-endpoint"]);
     let images = fleet.json(&["datasets", "images", import["version_id"].as_str().unwrap()]);
@@ -60,16 +75,32 @@ async fn look_in_from_outside(
         .await
         .unwrap();
     assert!(made.status().is_success(), "{}", made.text().await.unwrap());
-    let stranger = made.json::<Value>().await.unwrap()["key_secret"].as_str().unwrap().to_owned();
+    let stranger = made.json::<Value>().await.unwrap()["key_secret"]
+        .as_str()
+        .unwrap()
+        .to_owned();
 
     // Everything that names the first workspace's things must not come back from any call.
     let mut secrets: Vec<String> = ids.values().cloned().collect();
-    secrets.extend(["secret-shapes", "secret-run", "secret-project", "secret-endpoint"].map(String::from));
+    secrets.extend(
+        [
+            "secret-shapes",
+            "secret-run",
+            "secret-project",
+            "secret-endpoint",
+        ]
+        .map(String::from),
+    );
     secrets.push(images["images"][0]["digest"].as_str().unwrap().to_owned());
 
     let mut looked = 0;
-    for method in proto::pool().services().flat_map(|service| service.methods().collect::<Vec<_>>()) {
-        let Some((verb, path, body)) = request(&method, ids) else { continue };
+    for method in proto::pool()
+        .services()
+        .flat_map(|service| service.methods().collect::<Vec<_>>())
+    {
+        let Some((verb, path, body)) = request(&method, ids) else {
+            continue;
+        };
         looked += 1;
         let url = format!("{}{path}", fleet.url);
         let mut request = http.request(verb, &url).bearer_auth(&stranger);
@@ -85,13 +116,14 @@ async fn look_in_from_outside(
                 assert!(!status.is_server_error(), "{name}: {status} {text}");
                 for secret in &secrets {
                     // A refusal repeats the id that was asked for and nothing else.
-                    let is_repeated = status == StatusCode::NOT_FOUND && path_or_body_names(&url, ids, secret);
+                    let is_repeated =
+                        status == StatusCode::NOT_FOUND && path_or_body_names(&url, ids, secret);
                     let is_told = text.contains(secret.as_str()) && !is_repeated;
                     assert!(!is_told, "{name} tells {secret}: {status} {text}");
                 }
-                let names_a_thing = ids.iter().any(|(field, id)| {
-                    *field != "page_token" && (url.contains(id.as_str()))
-                });
+                let names_a_thing = ids
+                    .iter()
+                    .any(|(field, id)| *field != "page_token" && (url.contains(id.as_str())));
                 if names_a_thing {
                     assert!(status == StatusCode::NOT_FOUND, "{name}: {status} {text}");
                 }
@@ -105,10 +137,28 @@ async fn look_in_from_outside(
 
     for (path, name) in [
         (format!("/v1/runs/{}/live", ids["run_id"]), "live"),
-        (images["images"][0]["url"].as_str().unwrap().split('?').next().unwrap().to_owned(), "blob"),
+        (
+            images["images"][0]["url"]
+                .as_str()
+                .unwrap()
+                .split('?')
+                .next()
+                .unwrap()
+                .to_owned(),
+            "blob",
+        ),
     ] {
-        let answer = http.get(format!("{}{path}", fleet.url)).bearer_auth(&stranger).send().await.unwrap();
-        assert!(answer.status().is_client_error(), "{name}: {}", answer.status());
+        let answer = http
+            .get(format!("{}{path}", fleet.url))
+            .bearer_auth(&stranger)
+            .send()
+            .await
+            .unwrap();
+        assert!(
+            answer.status().is_client_error(),
+            "{name}: {}",
+            answer.status()
+        );
     }
     // Facts: only the stranger's own.
     let events = http
@@ -123,9 +173,23 @@ async fn look_in_from_outside(
     for secret in &secrets {
         assert!(!heard.contains(secret.as_str()), "an event tells {secret}");
     }
-    for path in ["/v1/datasets", "/v1/runs", "/v1/models", "/v1/endpoints", "/v1/billing/balance"] {
-        let answer = http.get(format!("{}{path}", fleet.url)).send().await.unwrap();
-        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{path} without a key");
+    for path in [
+        "/v1/datasets",
+        "/v1/runs",
+        "/v1/models",
+        "/v1/endpoints",
+        "/v1/billing/balance",
+    ] {
+        let answer = http
+            .get(format!("{}{path}", fleet.url))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(
+            answer.status(),
+            StatusCode::UNAUTHORIZED,
+            "{path} without a key"
+        );
     }
 }
 
@@ -157,11 +221,18 @@ fn request(
     }
     let rule = options.get_extension(&extension).into_owned();
     let rule = rule.as_message()?;
-    let pattern = ["get", "put", "post", "delete", "patch"].into_iter().find_map(|verb| {
-        let value = rule.get_field_by_name(verb)?;
-        let path = value.as_str()?.to_owned();
-        (!path.is_empty()).then(|| (Method::from_bytes(verb.to_uppercase().as_bytes()).unwrap(), path))
-    })?;
+    let pattern = ["get", "put", "post", "delete", "patch"]
+        .into_iter()
+        .find_map(|verb| {
+            let value = rule.get_field_by_name(verb)?;
+            let path = value.as_str()?.to_owned();
+            (!path.is_empty()).then(|| {
+                (
+                    Method::from_bytes(verb.to_uppercase().as_bytes()).unwrap(),
+                    path,
+                )
+            })
+        })?;
     let (verb, mut path) = pattern;
     let mut body = Map::new();
     let mut query = Vec::new();

@@ -17,8 +17,18 @@ fn a_killed_worker_costs_only_time_and_changes_no_bit_of_the_model() {
     fleet.wait_for_worker("shapes");
     let train = |name: &str| {
         fleet.json(&[
-            "train", "--detach", "--dataset", "shapes", "--imgsz", "256", "--batch", "16",
-            "--epochs", "2", "--name", name,
+            "train",
+            "--detach",
+            "--dataset",
+            "shapes",
+            "--imgsz",
+            "256",
+            "--batch",
+            "16",
+            "--epochs",
+            "2",
+            "--name",
+            name,
         ]);
     };
     train("whole");
@@ -34,8 +44,14 @@ fn a_killed_worker_costs_only_time_and_changes_no_bit_of_the_model() {
     let checkpointed = Stopwatch::start();
     fleet.wait_for("ten seconds of the second epoch pass", || {
         let run = fleet.json(&["runs", "show", "killed"]);
-        assert_eq!(run["state"], "RUN_STATE_TRAINING", "the epoch is too short for this test");
-        assert_eq!(run["epochs_done"], 1, "the epoch is too short for this test");
+        assert_eq!(
+            run["state"], "RUN_STATE_TRAINING",
+            "the epoch is too short for this test"
+        );
+        assert_eq!(
+            run["epochs_done"], 1,
+            "the epoch is too short for this test"
+        );
         (checkpointed.elapsed() >= LOST).then_some(())
     });
     fleet.kill("worker");
@@ -50,13 +66,28 @@ fn a_killed_worker_costs_only_time_and_changes_no_bit_of_the_model() {
         let model = run["model_id"].as_str().unwrap().to_owned();
         let target = fleet.path(&format!("{name}.fovea"));
         let target = target.to_str().unwrap();
-        fleet.json(&["models", "export", &model, "--format", "weights", "--output", target]);
-        engine::checkpoint::files::read(std::path::Path::new(target)).unwrap().state
+        fleet.json(&[
+            "models", "export", &model, "--format", "weights", "--output", target,
+        ]);
+        engine::checkpoint::files::read(std::path::Path::new(target))
+            .unwrap()
+            .state
     };
     let (of_whole, of_killed) = (weights("whole"), weights("killed"));
-    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-    assert!(bits(&of_whole.parameters) == bits(&of_killed.parameters), "parameters differ");
-    assert!(bits(&of_whole.buffers) == bits(&of_killed.buffers), "statistics differ");
+    let bits = |values: &[f32]| {
+        values
+            .iter()
+            .map(|value| value.to_bits())
+            .collect::<Vec<_>>()
+    };
+    assert!(
+        bits(&of_whole.parameters) == bits(&of_killed.parameters),
+        "parameters differ"
+    );
+    assert!(
+        bits(&of_whole.buffers) == bits(&of_killed.buffers),
+        "statistics differ"
+    );
 
     let charge = fleet.settled("killed");
     let committed = seconds(&charge["committed"]);
@@ -77,20 +108,42 @@ fn every_other_process_can_be_killed_in_mid_run() {
     fleet.import_sample("shapes", 60, 96);
     fleet.wait_for_worker("shapes");
     fleet.json(&[
-        "train", "--detach", "--dataset", "shapes", "--imgsz", "96", "--batch", "8", "--epochs", "60",
-        "--name", "hardy",
+        "train",
+        "--detach",
+        "--dataset",
+        "shapes",
+        "--imgsz",
+        "96",
+        "--batch",
+        "8",
+        "--epochs",
+        "60",
+        "--name",
+        "hardy",
     ]);
     fleet.run_in("hardy", &["TRAINING"]);
     let killed = [
-        "gateway", "accounts", "datasets", "projects", "billing", "scheduler", "inference", "nats-server",
+        "gateway",
+        "accounts",
+        "datasets",
+        "projects",
+        "billing",
+        "scheduler",
+        "inference",
+        "nats-server",
     ];
     for process in killed {
         fleet.kill(process);
         // It goes on: another checkpoint is recorded after the kill.
         let before = epochs_done(&fleet);
-        fleet.wait_for(&format!("the run goes on after {process} was killed"), || {
-            epochs_done(&fleet).filter(|done| Some(*done) > before || *done == 60).map(|_| ())
-        });
+        fleet.wait_for(
+            &format!("the run goes on after {process} was killed"),
+            || {
+                epochs_done(&fleet)
+                    .filter(|done| Some(*done) > before || *done == 60)
+                    .map(|_| ())
+            },
+        );
     }
     let run = fleet.run_in("hardy", &["COMPLETED"]);
     assert_eq!(run["epochs_done"], 60);
@@ -100,7 +153,13 @@ fn every_other_process_can_be_killed_in_mid_run() {
     let price = i128::from(number(&charge["price_per_hour_micros"]));
     let exact = (price * micros + 1_800_000_000) / 3_600_000_000;
     assert_eq!(i128::from(number(&charge["charged_micros"])), exact);
-    assert_eq!(fleet.json(&["models", "ls"])["models"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        fleet.json(&["models", "ls"])["models"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     fleet.json(&["billing", "check"]);
 }
 

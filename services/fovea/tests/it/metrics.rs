@@ -14,9 +14,23 @@ fn every_query_of_the_dashboard_names_a_live_metric() {
     fleet.import_sample("shapes", 24, 64);
     fleet.wait_for_worker("shapes");
     let trained = fleet.run(&[
-        "train", "--dataset", "shapes", "--epochs", "1", "--imgsz", "64", "--batch", "8", "--name", "run",
+        "train",
+        "--dataset",
+        "shapes",
+        "--epochs",
+        "1",
+        "--imgsz",
+        "64",
+        "--batch",
+        "8",
+        "--name",
+        "run",
     ]);
-    assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+    assert!(
+        trained.status.success(),
+        "{}",
+        String::from_utf8_lossy(&trained.stderr)
+    );
     fleet.settled("run");
     fleet.json(&["deploy", "last", "--name", "shapes"]);
     let picture = fleet.path("grey.png");
@@ -40,7 +54,9 @@ fn every_query_of_the_dashboard_names_a_live_metric() {
 
 fn grey() -> Vec<u8> {
     let mut bytes = std::io::Cursor::new(Vec::new());
-    image::DynamicImage::new_rgb8(64, 64).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+    image::DynamicImage::new_rgb8(64, 64)
+        .write_to(&mut bytes, image::ImageFormat::Png)
+        .unwrap();
     bytes.into_inner()
 }
 
@@ -53,11 +69,18 @@ fn wanted() -> BTreeSet<String> {
     for panel in dashboard["panels"].as_array().unwrap() {
         let targets = panel["targets"].as_array().unwrap();
         assert!(!targets.is_empty(), "{} has no query", panel["title"]);
-        expressions.extend(targets.iter().map(|target| target["expr"].as_str().unwrap().to_owned()));
+        expressions.extend(
+            targets
+                .iter()
+                .map(|target| target["expr"].as_str().unwrap().to_owned()),
+        );
     }
     let rules = read("infra/prometheus/rules.yml");
     expressions.extend(
-        rules.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).map(str::to_owned),
+        rules
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("expr: "))
+            .map(str::to_owned),
     );
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     expressions
@@ -71,11 +94,20 @@ fn wanted() -> BTreeSet<String> {
 /// Returns the names of all metrics that the processes serve now.
 async fn served(fleet: &Fleet) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for service in
-        ["gateway", "accounts", "datasets", "projects", "billing", "scheduler", "inference", "worker"]
-    {
+    for service in [
+        "gateway",
+        "accounts",
+        "datasets",
+        "projects",
+        "billing",
+        "scheduler",
+        "inference",
+        "worker",
+    ] {
         let address = fleet.setting(&format!("FOVEA_FLEET__METRICS__{}", service.to_uppercase()));
-        let answer = reqwest::get(format!("http://{address}/metrics")).await.unwrap();
+        let answer = reqwest::get(format!("http://{address}/metrics"))
+            .await
+            .unwrap();
         assert!(answer.status().is_success(), "{service}");
         let text = answer.text().await.unwrap();
         for line in text.lines().filter(|line| !line.starts_with('#')) {

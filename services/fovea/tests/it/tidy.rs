@@ -8,14 +8,25 @@ use crate::fleet::root;
 /// Crates that know nothing of ours but each other's absence.
 const BASE: [&str; 3] = ["kit", "proto", "engine"];
 const SERVICES: [&str; 8] = [
-    "gateway", "accounts", "datasets", "projects", "billing", "scheduler", "worker", "inference",
+    "gateway",
+    "accounts",
+    "datasets",
+    "projects",
+    "billing",
+    "scheduler",
+    "worker",
+    "inference",
 ];
 /// Who may use the engine.
 const ENGINE_USERS: [&str; 4] = ["worker", "inference", "scheduler", "fovea"];
 
 fn files(extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut folders = vec![root().join("services"), root().join("proto"), root().join("scripts")];
+    let mut folders = vec![
+        root().join("services"),
+        root().join("proto"),
+        root().join("scripts"),
+    ];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
@@ -42,8 +53,12 @@ fn dependencies_point_one_way() {
             other => root().join(format!("services/{other}/Cargo.toml")),
         };
         let manifest: toml::Table = read(&manifest).parse().unwrap();
-        let dependencies: BTreeSet<String> =
-            manifest["dependencies"].as_table().unwrap().keys().cloned().collect();
+        let dependencies: BTreeSet<String> = manifest["dependencies"]
+            .as_table()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect();
         let ours = SERVICES.iter().chain(&BASE).chain(&["fovea"]);
         for other in ours.filter(|other| dependencies.contains(**other)) {
             let is_allowed = !BASE.contains(name)
@@ -65,14 +80,24 @@ fn every_source_file_begins_with_what_it_is() {
 #[test]
 fn nothing_unfinished_is_left_behind() {
     let words = ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!(", "dbg!("];
-    for path in files("rs").into_iter().chain(files("proto")).chain(files("sh")) {
+    for path in files("rs")
+        .into_iter()
+        .chain(files("proto"))
+        .chain(files("sh"))
+    {
         if path.ends_with("tidy.rs") {
             continue;
         }
         let text = read(&path);
         for (number, line) in text.lines().enumerate() {
             let found = words.iter().find(|word| line.contains(*word));
-            assert!(found.is_none(), "{}:{}: {}", path.display(), number + 1, line.trim());
+            assert!(
+                found.is_none(),
+                "{}:{}: {}",
+                path.display(),
+                number + 1,
+                line.trim()
+            );
         }
     }
 }
@@ -93,7 +118,10 @@ fn every_reason_is_explained() {
             .collect();
         let error = folder.join("src/error.rs");
         for reason in reasons(&read(&error)) {
-            assert!(explained.contains(&reason), "{service}/errors.md doesn't explain {reason}");
+            assert!(
+                explained.contains(&reason),
+                "{service}/errors.md doesn't explain {reason}"
+            );
         }
     }
 }
@@ -101,9 +129,17 @@ fn every_reason_is_explained() {
 fn reasons(source: &str) -> BTreeSet<String> {
     let is_reason = |word: &&str| {
         word.len() > 4
-            && word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+            && word
+                .chars()
+                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
     };
-    source.split('"').skip(1).step_by(2).filter(is_reason).map(str::to_owned).collect()
+    source
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .filter(is_reason)
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -118,7 +154,11 @@ fn links_of_documents_lead_somewhere() {
     );
     for path in documents {
         let text = read(&path);
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+        {
             let target = link.split('#').next().unwrap_or_default();
             if target.is_empty() || target.contains("://") {
                 continue;
@@ -134,7 +174,9 @@ fn migrations_are_numbered_without_gaps() {
     for service in SERVICES {
         for folder in ["migrations", "src/migrations"] {
             let folder = root().join(format!("services/{service}/{folder}"));
-            let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+            let Ok(entries) = std::fs::read_dir(&folder) else {
+                continue;
+            };
             let mut numbers: Vec<u32> = entries
                 .flatten()
                 .filter_map(|entry| entry.file_name().to_string_lossy()[..4].parse().ok())

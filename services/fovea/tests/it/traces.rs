@@ -34,8 +34,14 @@ impl TraceService for Collector {
                 .find(|attribute| attribute.key == "service.name")
                 .map(|attribute| format!("{:?}", attribute.value))
                 .unwrap_or_default();
-            for span in resource.scope_spans.into_iter().flat_map(|scope| scope.spans) {
-                seen.entry(span.trace_id).or_default().insert((service.clone(), span.name));
+            for span in resource
+                .scope_spans
+                .into_iter()
+                .flat_map(|scope| scope.spans)
+            {
+                seen.entry(span.trace_id)
+                    .or_default()
+                    .insert((service.clone(), span.name));
             }
         }
         Ok(Response::new(ExportTraceServiceResponse::default()))
@@ -46,7 +52,9 @@ impl TraceService for Collector {
 fn one_trace_follows_a_command_through_services_and_facts() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let collector = Collector::default();
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let listener = runtime
+        .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+        .unwrap();
     let address = listener.local_addr().unwrap();
     let service = TraceServiceServer::new(collector.clone());
     runtime.spawn(
@@ -60,22 +68,41 @@ fn one_trace_follows_a_command_through_services_and_facts() {
     fleet.import_sample("shapes", 24, 64);
     fleet.wait_for_worker("shapes");
     let trained = fleet.run(&[
-        "train", "--dataset", "shapes", "--epochs", "1", "--imgsz", "64", "--batch", "8", "--name", "run",
+        "train",
+        "--dataset",
+        "shapes",
+        "--epochs",
+        "1",
+        "--imgsz",
+        "64",
+        "--batch",
+        "8",
+        "--name",
+        "run",
     ]);
-    assert!(trained.status.success(), "{}", String::from_utf8_lossy(&trained.stderr));
+    assert!(
+        trained.status.success(),
+        "{}",
+        String::from_utf8_lossy(&trained.stderr)
+    );
 
     let wanted = [
         ("projects", "fovea.runs.v1.RunService/StartRun"),
         ("billing", "fovea.billing.v1.BillingService/Hold"),
         ("scheduler", "process runs.run.queued"),
     ];
-    fleet.wait_for("one trace holds the start of the run and its queueing", || {
-        let seen = collector.0.lock().unwrap();
-        let is_whole = |spans: &BTreeSet<(String, String)>| {
-            wanted.iter().all(|(service, name)| {
-                spans.iter().any(|(told_by, span)| told_by.contains(service) && span == name)
-            })
-        };
-        seen.values().any(is_whole).then_some(())
-    });
+    fleet.wait_for(
+        "one trace holds the start of the run and its queueing",
+        || {
+            let seen = collector.0.lock().unwrap();
+            let is_whole = |spans: &BTreeSet<(String, String)>| {
+                wanted.iter().all(|(service, name)| {
+                    spans
+                        .iter()
+                        .any(|(told_by, span)| told_by.contains(service) && span == name)
+                })
+            };
+            seen.values().any(is_whole).then_some(())
+        },
+    );
 }

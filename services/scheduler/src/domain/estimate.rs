@@ -81,8 +81,11 @@ pub fn prior_seconds_per_image(device: &Device, flops: f64, bytes: f64) -> f64 {
 }
 
 fn parts(device: &Device, flops: f64, bytes: f64) -> (f64, f64) {
-    let efficiency =
-        if device.gpu_type == CPU { PRIOR_CPU_EFFICIENCY } else { PRIOR_GPU_EFFICIENCY };
+    let efficiency = if device.gpu_type == CPU {
+        PRIOR_CPU_EFFICIENCY
+    } else {
+        PRIOR_GPU_EFFICIENCY
+    };
     (
         flops / (efficiency * device.flops_per_second),
         bytes / (PRIOR_BANDWIDTH_SHARE * device.bandwidth_bytes_per_second),
@@ -170,7 +173,10 @@ pub fn rank(candidates: &[Candidate]) -> Marks {
         cheapest: least(&|candidate| (cost(candidate), candidate.seconds)),
         fastest: least(&|candidate| (candidate.seconds, cost(candidate))),
         recommended: least(&|candidate| {
-            (cost(candidate).max(1.0) * candidate.seconds, candidate.seconds)
+            (
+                cost(candidate).max(1.0) * candidate.seconds,
+                candidate.seconds,
+            )
         }),
     }
 }
@@ -198,14 +204,29 @@ mod tests {
         let device = catalogue::unmeasured_cpu();
         let base = time(&device, &work(), &[]).likely;
         for more in [
-            Work { epochs: 6, ..work() },
-            Work { train_image_count: 410, ..work() },
-            Work { val_image_count: 174, ..work() },
-            Work { step_flops_per_image: 9.8e9, ..work() },
+            Work {
+                epochs: 6,
+                ..work()
+            },
+            Work {
+                train_image_count: 410,
+                ..work()
+            },
+            Work {
+                val_image_count: 174,
+                ..work()
+            },
+            Work {
+                step_flops_per_image: 9.8e9,
+                ..work()
+            },
         ] {
             assert!(time(&device, &more, &[]).likely > base, "{more:?}");
         }
-        let faster = Device { flops_per_second: 1e12, ..device };
+        let faster = Device {
+            flops_per_second: 1e12,
+            ..device
+        };
         assert!(time(&faster, &work(), &[]).likely < base);
     }
 
@@ -223,14 +244,25 @@ mod tests {
 
     #[test]
     fn only_usable_candidates_are_marked() {
-        let candidate = |is_usable, seconds, cost_micros| Candidate { is_usable, seconds, cost_micros };
+        let candidate = |is_usable, seconds, cost_micros| Candidate {
+            is_usable,
+            seconds,
+            cost_micros,
+        };
         let marks = rank(&[
             candidate(false, 1.0, 1),
             candidate(true, 100.0, 10),
             candidate(true, 10.0, 200),
             candidate(true, 20.0, 20),
         ]);
-        assert_eq!(marks, Marks { cheapest: Some(1), fastest: Some(2), recommended: Some(3) });
+        assert_eq!(
+            marks,
+            Marks {
+                cheapest: Some(1),
+                fastest: Some(2),
+                recommended: Some(3)
+            }
+        );
         assert_eq!(rank(&[candidate(false, 1.0, 1)]), Marks::default());
     }
 }

@@ -27,7 +27,9 @@ impl State {
 
     /// Parses how it is stored.
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Queued, Self::Leased, Self::Ended].into_iter().find(|state| state.as_str() == text)
+        [Self::Queued, Self::Leased, Self::Ended]
+            .into_iter()
+            .find(|state| state.as_str() == text)
     }
 }
 
@@ -66,7 +68,11 @@ impl Wish {
             Self::Pause => 2,
             Self::Cancel => 3,
         };
-        if strength(other) > strength(self) { other } else { self }
+        if strength(other) > strength(self) {
+            other
+        } else {
+            self
+        }
     }
 }
 
@@ -159,8 +165,18 @@ pub fn lease(
         return Err(Error::JobNotWaiting { run_id: job.run_id });
     }
     let fence = job.fence + 1;
-    let lease = Lease { id: lease_id, worker_id, fence, deadline: now + duration };
-    Ok(Job { state: State::Leased, fence, lease: Some(lease), ..job })
+    let lease = Lease {
+        id: lease_id,
+        worker_id,
+        fence,
+        deadline: now + duration,
+    };
+    Ok(Job {
+        state: State::Leased,
+        fence,
+        lease: Some(lease),
+        ..job
+    })
 }
 
 /// Moves a lease's deadline. Refused when the lease isn't this job's any more, so that a worker that was taken
@@ -174,30 +190,50 @@ pub fn extend(
 ) -> Result<Job, Error> {
     match &job.lease {
         Some(lease) if lease.id == lease_id && lease.fence == fence => {
-            let lease = Lease { deadline: now + duration, ..lease.clone() };
-            Ok(Job { lease: Some(lease), ..job })
+            let lease = Lease {
+                deadline: now + duration,
+                ..lease.clone()
+            };
+            Ok(Job {
+                lease: Some(lease),
+                ..job
+            })
         }
-        _ => Err(Error::LeaseLost { lease_id, fence, newest: job.fence }),
+        _ => Err(Error::LeaseLost {
+            lease_id,
+            fence,
+            newest: job.fence,
+        }),
     }
 }
 
 /// Puts a leased job back into the queue; its place is the one it had.
 pub fn requeue(job: Job) -> Option<Job> {
-    (job.state == State::Leased).then_some(Job { state: State::Queued, lease: None, ..job })
+    (job.state == State::Leased).then_some(Job {
+        state: State::Queued,
+        lease: None,
+        ..job
+    })
 }
 
 /// Ends a job for good, or until its run is queued again. An ending that was told before the job was queued is
 /// old news: it came late, after the run had been resumed.
 pub fn end(job: Job, told_at: Timestamp) -> Option<Job> {
     let is_old = told_at < job.queued_at;
-    (job.state != State::Ended && !is_old)
-        .then_some(Job { state: State::Ended, lease: None, ..job })
+    (job.state != State::Ended && !is_old).then_some(Job {
+        state: State::Ended,
+        lease: None,
+        ..job
+    })
 }
 
 /// Asks the worker of a job for something; a job that waits keeps the wish for its next worker.
 pub fn wish(job: Job, wish: Wish) -> Option<Job> {
     let stronger = job.wish.strengthen(wish);
-    (job.state != State::Ended && stronger != job.wish).then_some(Job { wish: stronger, ..job })
+    (job.state != State::Ended && stronger != job.wish).then_some(Job {
+        wish: stronger,
+        ..job
+    })
 }
 
 #[cfg(test)]
@@ -225,7 +261,14 @@ mod tests {
     }
 
     fn leased(job: Job, byte: u8) -> Job {
-        lease(job, Id::from_bytes([byte; 16]), Id::from_bytes([9; 16]), at(1), MINUTE).unwrap()
+        lease(
+            job,
+            Id::from_bytes([byte; 16]),
+            Id::from_bytes([9; 16]),
+            at(1),
+            MINUTE,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -244,7 +287,10 @@ mod tests {
         let lost = first.lease.clone().unwrap();
         let second = leased(requeue(first.clone()).unwrap(), 5);
         let refused = extend(second.clone(), lost.id, lost.fence, at(9), MINUTE);
-        assert!(matches!(refused, Err(Error::LeaseLost { newest: 2, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::LeaseLost { newest: 2, .. })),
+            "{refused:?}"
+        );
         let own = second.lease.clone().unwrap();
         let extended = extend(second, own.id, own.fence, at(9), MINUTE).unwrap();
         assert_eq!(extended.lease.unwrap().deadline, at(69));
@@ -253,16 +299,25 @@ mod tests {
 
     #[test]
     fn old_news_does_not_queue_a_job_again() {
-        assert_eq!(enqueue(Some(waiting()), &queued(0), Id::from_bytes([8; 16]), at(3)), None);
+        assert_eq!(
+            enqueue(Some(waiting()), &queued(0), Id::from_bytes([8; 16]), at(3)),
+            None
+        );
         let running = leased(requeue(leased(waiting(), 4)).unwrap(), 5);
-        assert_eq!(enqueue(Some(running), &queued(1), Id::from_bytes([8; 16]), at(3)), None);
+        assert_eq!(
+            enqueue(Some(running), &queued(1), Id::from_bytes([8; 16]), at(3)),
+            None
+        );
     }
 
     #[test]
     fn a_drained_run_waits_again_although_its_lease_was_not_given_back() {
         let running = leased(waiting(), 4);
         let again = enqueue(Some(running), &queued(1), Id::from_bytes([8; 16]), at(3)).unwrap();
-        assert_eq!((again.state, again.lease, again.wish), (State::Queued, None, Wish::Run));
+        assert_eq!(
+            (again.state, again.lease, again.wish),
+            (State::Queued, None, Wish::Run)
+        );
     }
 
     #[test]
@@ -287,6 +342,15 @@ mod tests {
         let running = leased(waiting(), 4);
         assert_eq!(requeue(running).unwrap().queued_at, at(0));
         assert_eq!(requeue(waiting()), None);
-        assert!(lease(leased(waiting(), 4), Id::from_bytes([5; 16]), Id::from_bytes([9; 16]), at(1), MINUTE).is_err());
+        assert!(
+            lease(
+                leased(waiting(), 4),
+                Id::from_bytes([5; 16]),
+                Id::from_bytes([9; 16]),
+                at(1),
+                MINUTE
+            )
+            .is_err()
+        );
     }
 }

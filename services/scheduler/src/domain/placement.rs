@@ -24,9 +24,7 @@ pub fn order(waiting: &[Waiting], running: &BTreeMap<Id<Workspace>, usize>) -> V
         let next = left
             .iter()
             .enumerate()
-            .min_by_key(|(place, job)| {
-                (load.get(&job.workspace_id).copied().unwrap_or(0), *place)
-            })
+            .min_by_key(|(place, job)| (load.get(&job.workspace_id).copied().unwrap_or(0), *place))
             .map(|(place, _)| place)
             .expect("invariant: something waits");
         let job = left.remove(next);
@@ -51,17 +49,26 @@ mod tests {
     #[test]
     fn one_workspace_cannot_hold_the_queue() {
         let jobs = [waiting(1, 1), waiting(1, 2), waiting(1, 3), waiting(2, 4)];
-        let ids: Vec<u8> = order(&jobs, &BTreeMap::new()).iter().map(|id| id.as_bytes()[0]).collect();
+        let ids: Vec<u8> = order(&jobs, &BTreeMap::new())
+            .iter()
+            .map(|id| id.as_bytes()[0])
+            .collect();
         assert_eq!(ids, [1, 4, 2, 3]);
         let busy = BTreeMap::from([(Id::from_bytes([1; 16]), 2)]);
-        let ids: Vec<u8> = order(&jobs, &busy).iter().map(|id| id.as_bytes()[0]).collect();
+        let ids: Vec<u8> = order(&jobs, &busy)
+            .iter()
+            .map(|id| id.as_bytes()[0])
+            .collect();
         assert_eq!(ids, [4, 1, 2, 3]);
     }
 
     #[test]
     fn within_a_workspace_the_oldest_goes_first() {
         let jobs = [waiting(1, 9), waiting(1, 3), waiting(1, 5)];
-        let ids: Vec<u8> = order(&jobs, &BTreeMap::new()).iter().map(|id| id.as_bytes()[0]).collect();
+        let ids: Vec<u8> = order(&jobs, &BTreeMap::new())
+            .iter()
+            .map(|id| id.as_bytes()[0])
+            .collect();
         assert_eq!(ids, [3, 5, 9]);
     }
 }
