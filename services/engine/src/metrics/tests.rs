@@ -1,3 +1,5 @@
+//! Metrics against recorded numbers and against their definitions.
+
 use std::path::PathBuf;
 
 use serde_json::Value;

@@ -1,3 +1,5 @@
+//! The ONNX file: read back, and run by ONNX Runtime against our own forward.
+
 use std::path::Path;
 use std::process::Command;
 

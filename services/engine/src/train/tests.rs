@@ -1,3 +1,5 @@
+//! Runs: what they learn, how they resume to the bit, and how they fail.
+
 use std::sync::Arc;
 
 use super::*;

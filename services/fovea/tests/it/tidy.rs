@@ -128,7 +128,7 @@ fn every_reason_is_explained() {
 
 fn reasons(source: &str) -> BTreeSet<String> {
     let is_reason = |word: &&str| {
-        word.len() > 4
+        word.contains('_')
             && word
                 .chars()
                 .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')

@@ -1,3 +1,5 @@
+//! The detection loss against its definition in double precision, and its gradient against differences.
+
 use crate::clock::Stopwatch;
 use crate::loss::ciou;
 
