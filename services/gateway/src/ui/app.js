@@ -80,7 +80,9 @@ const seconds = (duration) => duration ? parseFloat(duration) : 0;
 
 function money(micros) {
   const credits = number(micros) / 1e6;
-  const digits = credits !== 0 && Math.abs(credits) < 1 ? 4 : 2;
+  // Seconds on a small machine cost millionths: they are shown as well.
+  const size = Math.abs(credits);
+  const digits = size === 0 || size >= 1 ? 2 : size >= 0.01 ? 4 : 6;
   return `${credits.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: digits })} cr`;
 }
 
@@ -301,13 +303,13 @@ function runView(id) {
   const losses = new Chart({ testid: "chart-loss" });
   const maps = new Chart({ testid: "chart-map", floor: 0, best: "max" });
   const rates = new Chart({ testid: "chart-rate", floor: 0 });
-  const ratePanel = panel("Learning rate", "span-4", rates.element);
+  const ratePanel = panel("Learning rate", "span-12", rates.element);
   ratePanel.hidden = true;
   const log = logTail();
   const host = hostPanel();
   const attempts = h("tbody");
   const settings = h("dl");
-  const files = h("div");
+  const files = h("div", { class: "files" });
   main.replaceChildren(
     h("div", { class: "head" }, title, state, h("span", { class: "grow" }), actions, facts),
     h("div", { class: "tiles" }, ...Object.values(tiles).map((one) => one.element)),

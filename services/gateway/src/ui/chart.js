@@ -202,7 +202,8 @@ export class Chart {
 /** A line without axes, for the host's samples. */
 export function spark(values, ceiling = null) {
   const svg = node("svg", { viewBox: "0 0 100 30", preserveAspectRatio: "none", "aria-hidden": "true" });
-  if (values.length > 1) {
+  if (values.length > 0) {
+    if (values.length === 1) values = [values[0], values[0]];
     const high = ceiling ?? (Math.max(...values) || 1);
     const step = 100 / (values.length - 1);
     const points = values.map((value, index) =>
