@@ -7,6 +7,8 @@
 # FOLDER/demo.json (default demo-out).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/own-fleet.sh
+source scripts/own-fleet.sh
 
 dataset="" epochs=3 imgsz=320 batch=16 keep="" out="demo-out"
 while [ $# -gt 0 ]; do
@@ -32,30 +34,17 @@ step "tools"
 scripts/setup.sh
 
 step "build"
-export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/fovea-target}"
-cargo build --workspace --locked
-fovea="$CARGO_TARGET_DIR/debug/fovea"
+build_fovea
 
 mkdir -p "$out"
 out="$(cd "$out" && pwd)"
-rm -rf "$out/data"
-# The demo's fleet keeps to itself: its own folder, free ports, its own login.
-eval "$(scripts/free-ports.sh)"
-export FOVEA_FLEET__DATA="$out/data" XDG_CONFIG_HOME="$out/config"
 
 step "fleet"
-"$fovea" up >"$out/fleet.log" 2>&1 &
-fleet=$!
-stop() { [ -n "$keep" ] || { kill "$fleet" 2>/dev/null && wait "$fleet" 2>/dev/null; } || true; }
+stop() { [ -n "$keep" ] || stop_fleet; }
 trap stop EXIT
-for _ in $(seq 600); do
-    grep -q "fovea is up" "$out/fleet.log" && break
-    kill -0 "$fleet" 2>/dev/null || { cat "$out/fleet.log" >&2; echo "demo: the fleet ended" >&2; exit 1; }
-    sleep 0.1
-done
-"$fovea" login --url "$FOVEA_DEMO_URL"
+start_fleet "$out"
 "$fovea" billing top-up 10 --note "demo"
-"$fovea" billing prices | head -2
+"$fovea" billing prices | sed -n '1,2p'
 
 step "dataset"
 if [ -z "$dataset" ]; then

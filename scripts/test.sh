@@ -9,12 +9,32 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-step() { printf '\n== %s\n' "$*"; }
+now="start"
+step() {
+    now="$1"
+    printf '\n== %s: %s\n' "$1" "$2"
+}
+# Servers started for the tests end with them, whatever happens.
+finish() {
+    status=$?
+    scripts/test-services.sh --stop || true
+    if [ "$status" = 0 ]; then
+        printf '\n== everything holds\n'
+    else
+        printf '\n== FAILED at the step "%s"\n' "$now" >&2
+    fi
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 
-step "tools"
+step "tools" "what tests need and isn't there is installed"
 scripts/setup.sh --test
-# shellcheck disable=SC1090
-eval "$(scripts/test-services.sh)"
+
+step "servers" "PostgreSQL and Redis that answer, or our own"
+services="$(scripts/test-services.sh)"
+eval "$services"
+printf 'FOVEA_TEST_POSTGRES=%s FOVEA_TEST_REDIS=%s\n' "${FOVEA_TEST_POSTGRES:-(loopback)}" "${FOVEA_TEST_REDIS:-(loopback)}"
 
 # One target folder for all checkouts of this machine: a fresh clone then compiles only our own crates.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/fovea-target}"
@@ -23,14 +43,15 @@ export FOVEA_TEST_SPEC="${FOVEA_TEST_SPEC:-$PWD/../shared/spec}"
 [ -d "$FOVEA_TEST_DATA" ] || echo "skipped: tests on real data sets, $FOVEA_TEST_DATA is not there"
 [ -d "$FOVEA_TEST_SPEC" ] || echo "skipped: tests against recorded numbers, $FOVEA_TEST_SPEC is not there"
 
-step "format"
+step "format" "rustfmt"
 cargo fmt --all --check
 
-step "lints"
+step "lints" "clippy, warnings denied"
 cargo clippy --workspace --all-targets --locked -- -D warnings
 
-step "tests"
+step "tests" "of every crate"
 cargo test --workspace --locked --no-fail-fast
 
-step "the page in a browser"
-scripts/test-page.sh
+step "page" "in a headless browser"
+# The tests have built it.
+FOVEA_BINARY="$CARGO_TARGET_DIR/debug/fovea" scripts/test-page.sh
