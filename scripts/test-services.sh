@@ -128,7 +128,7 @@ redis_own() {
 }
 
 stop() {
-    local own="${FOVEA_TEST_SERVICES:-}"
+    local own="${FOVEA_TEST_SERVICES:-}" redis
     case "$own" in
     "") return ;;
     /tmp/fovea-test-services.*) ;;
@@ -138,7 +138,15 @@ stop() {
     if [ -d "$own/postgres/data" ]; then
         (cd / && as_postgres "$(postgres_bin)/pg_ctl" -D "$own/postgres/data" -w -m immediate stop) >/dev/null 2>&1 || true
     fi
-    [ ! -f "$own/redis.pid" ] || kill "$(cat "$own/redis.pid")" 2>/dev/null || true
+    if [ -f "$own/redis.pid" ]; then
+        redis="$(cat "$own/redis.pid")"
+        kill "$redis" 2>/dev/null || true
+        # It still writes into its folder while it ends.
+        for _ in $(seq 50); do
+            kill -0 "$redis" 2>/dev/null || break
+            sleep 0.1
+        done
+    fi
     rm -rf "$own"
 }
 
