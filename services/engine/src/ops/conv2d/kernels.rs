@@ -186,8 +186,8 @@ unsafe fn scatter_rows<S: Simd, const M: usize>(simd: S, tile: &ScatterTile) {
             for _ in 0..tile.pixels / 2 {
                 for _ in 0..2 {
                     let value = load(simd, gradient);
-                    for m in 0..M {
-                        sums[m] = simd.fma(simd.splat(*source.add(m)), value, sums[m]);
+                    for (m, sum) in sums.iter_mut().enumerate() {
+                        *sum = simd.fma(simd.splat(*source.add(m)), value, *sum);
                     }
                     source = source.add(tile.source_stride);
                     gradient = gradient.add(BLOCK);
@@ -195,8 +195,8 @@ unsafe fn scatter_rows<S: Simd, const M: usize>(simd: S, tile: &ScatterTile) {
             }
             if tile.pixels % 2 == 1 {
                 let value = load(simd, gradient);
-                for m in 0..M {
-                    sums[m] = simd.fma(simd.splat(*source.add(m)), value, sums[m]);
+                for (m, sum) in sums.iter_mut().enumerate() {
+                    *sum = simd.fma(simd.splat(*source.add(m)), value, *sum);
                 }
             }
         }

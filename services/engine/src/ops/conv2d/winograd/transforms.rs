@@ -4,6 +4,10 @@
 //! the kernel is the transpose of the same: `dg = Gᵀ [(Bᵀ d B) ⊙ (A dy Aᵀ)] G`. See Lavin and Gray, "Fast Algorithms
 //! for Convolutional Neural Networks", 2015.
 #![expect(unsafe_code, reason = "tiles are addressed by pointer inside a pass")]
+#![expect(
+    clippy::needless_range_loop,
+    reason = "columns are collected from rows, both named by their index"
+)]
 
 use crate::ops::simd::pointer::{load, store};
 use crate::ops::simd::{BLOCK, Simd};
