@@ -172,9 +172,14 @@ function stream(path, handlers, opened) {
   return { close() { clearTimeout(watch); source.close(); connection("off", "offline"); } };
 }
 
+/** Many calls, one piece of work. Once cancelled, by a view that closes, it does nothing more. */
 function debounced(work) {
-  let timer = null;
-  return () => { timer ??= setTimeout(() => { timer = null; work().catch(notice); }, REFRESH_MS); };
+  let timer = null, cancelled = false;
+  const later = () => {
+    if (!cancelled) timer ??= setTimeout(() => { timer = null; work().catch(notice); }, REFRESH_MS);
+  };
+  later.cancel = () => { cancelled = true; clearTimeout(timer); };
+  return later;
 }
 
 // ---- sign in ---------------------------------------------------------------------------------
@@ -244,7 +249,7 @@ function runsView() {
   const query = new URLSearchParams({ types: "fovea.runs." });
   const live = stream(`/v1/events?${query}`, { message: refresh }, refresh);
   const timer = setInterval(() => { if (!document.hidden) refresh(); }, 30_000);
-  return { close() { live.close(); clearInterval(timer); } };
+  return { close() { live.close(); clearInterval(timer); refresh.cancel(); } };
 }
 
 function emptyRow() {
@@ -441,7 +446,7 @@ function runView(id) {
     end: () => { live.close(); refresh(); connection("on", "run ended"); },
     problem: (problem) => notice(Object.assign(new Error(problem.detail), { problem })),
   });
-  return { close: () => live.close() };
+  return { close() { live.close(); refresh.cancel(); charge.cancel(); } };
 }
 
 const words = (name) => name.replace("(B)", "").replaceAll("_", " ");
@@ -555,6 +560,9 @@ document.getElementById("theme").addEventListener("click", () => {
   setTheme(next);
 });
 document.getElementById("sign-out").addEventListener("click", async () => {
+  // Nothing may ask on behalf of who has gone.
+  view.close();
+  view = { close() {} };
   await call("DELETE", "/v1/session").catch(notice);
   document.getElementById("bar").hidden = true;
   signedOut();
