@@ -27,6 +27,8 @@ fn a_killed_worker_costs_only_time_and_changes_no_bit_of_the_model() {
             "16",
             "--epochs",
             "2",
+            "--cap",
+            "1",
             "--name",
             name,
         ]);
@@ -118,6 +120,8 @@ fn every_other_process_can_be_killed_in_mid_run() {
         "8",
         "--epochs",
         "60",
+        "--cap",
+        "1",
         "--name",
         "hardy",
     ]);
