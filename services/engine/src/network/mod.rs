@@ -443,14 +443,7 @@ fn run_timed(runner: &mut Runner<'_>, kernel: &Kernel, timing: Option<&mut Durat
 }
 
 fn out_of_memory(plan: &Plan, available_bytes: u64) -> Error {
-    let largest = (1..plan.shape.batch).rev().find(|&batch| {
-        let shape = InputShape {
-            batch,
-            ..plan.shape
-        };
-        Plan::new(&plan.spec, shape, plan.options)
-            .is_ok_and(|smaller| smaller.peak_bytes() <= available_bytes)
-    });
+    let largest = plan::largest_batch(&plan.spec, plan.shape, plan.options, available_bytes);
     Error::OutOfMemory {
         batch: plan.shape.batch,
         needed_bytes: plan.peak_bytes(),
@@ -458,3 +451,6 @@ fn out_of_memory(plan: &Plan, available_bytes: u64) -> Error {
         largest_batch: largest.unwrap_or(0),
     }
 }
+
+#[cfg(test)]
+mod tests;

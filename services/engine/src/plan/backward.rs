@@ -117,7 +117,7 @@ impl Lowering {
             Write::Overwrite,
             "invariant: only attention reads its input"
         );
-        let length = attention::backward_scratch_len(&shape);
+        let length = attention::backward_scratch_len(&shape, self.options.thread_count);
         let kernel = Kernel::BackwardAttend {
             shape,
             input: self.slot(node.inputs[0]),

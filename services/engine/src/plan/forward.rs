@@ -244,7 +244,7 @@ impl Lowering {
             self.normalisers.insert(index, buffer);
             buffer
         });
-        let length = attention::scratch_len(&shape);
+        let length = attention::scratch_len(&shape, self.options.thread_count);
         let kernel = Kernel::Attend {
             shape,
             input: self.slot(node.inputs[0]),

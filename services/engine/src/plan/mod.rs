@@ -155,9 +155,15 @@ impl Plan {
         Ok(lowering.finish(spec))
     }
 
-    /// Returns the memory the plan takes when it runs, beside the model's parameters.
+    /// Returns the memory the plan takes when it runs, beside the model's parameters. In training that
+    /// includes a copy of the images as bytes.
     pub fn peak_bytes(&self) -> u64 {
-        (self.arena_len * size_of::<f32>() + self.sums_len * size_of::<f64>()) as u64
+        let images = match self.options.mode {
+            Mode::Train => 3 * self.shape.pixel_count(),
+            Mode::Infer => 0,
+        };
+        let arena = self.arena_len * size_of::<f32>();
+        (arena + self.sums_len * size_of::<f64>() + images) as u64
     }
 
     /// Returns the useful floating-point operations of one run.
@@ -268,19 +274,18 @@ pub fn estimate(
     Plan::new(spec, shape, Options::new(mode, thread_count))
 }
 
-/// Returns the largest batch of square images whose plan fits into `memory_bytes`, or 0.
+/// Returns the largest batch of images of the shape's sides whose plan fits into `memory_bytes`, or 0.
 pub fn largest_batch(
     spec: &ModelSpec,
-    side: usize,
-    mode: Mode,
-    thread_count: usize,
+    shape: InputShape,
+    options: Options,
     memory_bytes: u64,
 ) -> Result<usize> {
     let fits = |batch| {
-        let plan = estimate(spec, InputShape::square(batch, side), mode, thread_count)?;
+        let plan = Plan::new(spec, InputShape { batch, ..shape }, options)?;
         Ok::<_, Error>(plan.peak_bytes() <= memory_bytes)
     };
-    // Doubling first: plans of small batches are as cheap as those of large ones, and few.
+    // Doubling first: a plan costs the same for any batch, and these are few.
     let (mut low, mut high) = (0, 1);
     while high <= InputShape::BATCH_MAX && fits(high)? {
         low = high;

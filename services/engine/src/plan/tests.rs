@@ -99,16 +99,18 @@ fn a_listing_names_every_launch_and_buffer() {
 fn the_largest_batch_fits_and_the_next_does_not() {
     let spec = ModelSpec::parse("yolo11n", 3).unwrap();
     let memory = 1 << 30;
-    let batch = largest_batch(&spec, 320, Mode::Train, 2, memory).unwrap();
+    let shape = InputShape::square(1, 320);
+    let largest = |memory| {
+        let options = Options::new(Mode::Train, 2);
+        largest_batch(&spec, shape, options, memory).unwrap()
+    };
+    let batch = largest(memory);
     let bytes = |batch| {
-        let shape = InputShape::square(batch, 320);
+        let shape = InputShape { batch, ..shape };
         estimate(&spec, shape, Mode::Train, 2).unwrap().peak_bytes()
     };
     assert!(bytes(batch) <= memory && bytes(batch + 1) > memory);
-    assert_eq!(
-        largest_batch(&spec, 320, Mode::Train, 2, 1 << 20).unwrap(),
-        0
-    );
+    assert_eq!(largest(1 << 20), 0);
 }
 
 #[test]

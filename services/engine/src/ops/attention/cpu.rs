@@ -130,31 +130,31 @@ unsafe fn transpose(
     }
 }
 
-/// Returns the scratch memory of each piece of work.
+/// Memory shared out in equal parts: a chunk's normalisers, a thread's scratch.
 struct Scratch {
     pointer: *mut f32,
     length: usize,
 }
 
-// SAFETY: each chunk takes its own range.
+// SAFETY: each chunk or thread takes its own part.
 unsafe impl Sync for Scratch {}
 
 impl Scratch {
-    fn new(cells: &[Cell<f32>], chunks: usize, total: usize) -> Self {
+    fn new(cells: &[Cell<f32>], parts: usize, total: usize) -> Self {
         assert!(
             cells.len() >= total,
             "invariant: scratch memory is as long as asked for"
         );
         Self {
             pointer: cells.as_ptr().cast_mut().cast(),
-            length: total / chunks,
+            length: total / parts,
         }
     }
 
     /// # Safety
-    /// Each chunk is taken once at a time.
-    unsafe fn chunk(&self, index: usize) -> *mut f32 {
-        // SAFETY: `new` has seen that all chunks fit.
+    /// Each part is used by one call at a time.
+    unsafe fn part(&self, index: usize) -> *mut f32 {
+        // SAFETY: `new` has seen that all parts fit.
         unsafe { self.pointer.add(index * self.length) }
     }
 }
@@ -296,20 +296,24 @@ pub(super) fn forward(threads: &Threads, level: Level, shape: &AttentionShape, p
     let raw = |view: View<'_>, channels| view.raw(pixels, channels);
     let input = raw(pass.input, shape.heads * shape.head_channels());
     let [attended, values] = [pass.attended, pass.values].map(|view| raw(view, channels));
-    let scratch = Scratch::new(pass.scratch, shape.chunks(), super::scratch_len(shape));
+    let scratch = Scratch::new(
+        pass.scratch,
+        threads.count(),
+        super::scratch_len(shape, threads.count()),
+    );
     let normalisers = pass
         .normalisers
         .map(|cells| Scratch::new(cells, shape.chunks(), super::normalisers_len(shape)));
-    threads.run(shape.chunks(), |chunk| {
+    threads.run_lanes(shape.chunks(), |lane, chunk| {
         let kernel = ForwardHead {
             shape,
             input: head_matrix(input, shape, chunk, shape.head_channels()),
             attended: head_matrix(attended, shape, chunk, shape.value_channels),
             values: head_matrix(values, shape, chunk, shape.value_channels),
-            // SAFETY: this chunk's own range.
-            normalisers: normalisers.as_ref().map(|n| unsafe { n.chunk(chunk) }),
-            // SAFETY: this chunk's own range.
-            scratch: unsafe { scratch.chunk(chunk) },
+            // SAFETY: this chunk's own part.
+            normalisers: normalisers.as_ref().map(|n| unsafe { n.part(chunk) }),
+            // SAFETY: this thread's own part.
+            scratch: unsafe { scratch.part(lane) },
         };
         level.dispatch(kernel);
     });
@@ -468,27 +472,27 @@ pub(super) fn backward(
             .map(|view| view.raw(pixels, channels));
     let scratch = Scratch::new(
         pass.scratch,
-        shape.chunks(),
-        super::backward_scratch_len(shape),
+        threads.count(),
+        super::backward_scratch_len(shape, threads.count()),
     );
     let normalisers = Scratch::new(
         pass.normalisers,
         shape.chunks(),
         super::normalisers_len(shape),
     );
-    threads.run(shape.chunks(), |chunk| {
+    threads.run_lanes(shape.chunks(), |lane, chunk| {
         let own = |view| head_matrix(view, shape, chunk, shape.value_channels);
         let kernel = BackwardHead {
             shape,
             input: head_matrix(input, shape, chunk, shape.head_channels()),
             attended: own(attended),
-            // SAFETY: this chunk's own range.
-            normalisers: unsafe { normalisers.chunk(chunk) },
+            // SAFETY: this chunk's own part.
+            normalisers: unsafe { normalisers.part(chunk) },
             attended_gradient: own(attended_gradient),
             values_gradient: own(values_gradient),
             input_gradient: head_matrix(input_gradient, shape, chunk, shape.head_channels()),
-            // SAFETY: this chunk's own range.
-            scratch: unsafe { scratch.chunk(chunk) },
+            // SAFETY: this thread's own part.
+            scratch: unsafe { scratch.part(lane) },
         };
         level.dispatch(kernel);
     });

@@ -49,16 +49,17 @@ pub fn normalisers_len(shape: &AttentionShape) -> usize {
     shape.chunks() * shape.pixels
 }
 
-/// Returns the floats of scratch memory of the forward pass: the keys transposed, some rows of probabilities.
-pub fn scratch_len(shape: &AttentionShape) -> usize {
-    shape.chunks() * shape.padded_pixels() * (shape.key_channels + ROWS)
+/// Returns the floats of scratch memory of the forward pass, for each thread: the keys transposed, some rows of
+/// probabilities.
+pub fn scratch_len(shape: &AttentionShape, thread_count: usize) -> usize {
+    thread_count * shape.padded_pixels() * (shape.key_channels + ROWS)
 }
 
-/// Returns the floats of scratch memory of the backward pass: keys and values transposed, rows of
-/// probabilities and of their gradients.
-pub fn backward_scratch_len(shape: &AttentionShape) -> usize {
+/// Returns the floats of scratch memory of the backward pass, for each thread: keys and values transposed, rows
+/// of probabilities and of their gradients.
+pub fn backward_scratch_len(shape: &AttentionShape, thread_count: usize) -> usize {
     let channels = shape.key_channels + shape.value_channels;
-    shape.chunks() * shape.padded_pixels() * (channels + 2 * ROWS)
+    thread_count * shape.padded_pixels() * (channels + 2 * ROWS)
 }
 
 /// Returns the floating-point operations of the two products of matrices.

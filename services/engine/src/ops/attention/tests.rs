@@ -69,7 +69,7 @@ fn run(input: &[f32], gradients: [&[f32]; 2]) -> Run {
         input_gradient: vec![f32::NAN; PIXELS * MIXED],
     };
     let mut normalisers = vec![f32::NAN; normalisers_len(&SHAPE)];
-    let mut scratch = vec![f32::NAN; backward_scratch_len(&SHAPE)];
+    let mut scratch = vec![f32::NAN; backward_scratch_len(&SHAPE, 2)];
     let normalisers = as_cells(&mut normalisers);
     let scratch = as_cells(&mut scratch);
     let input = View::dense(as_cells(&mut input), MIXED);
