@@ -149,10 +149,16 @@ pub fn backward(threads: &Threads, extent: Extent, window: usize, pass: Backward
                             let value = block(input, at, channel);
                             let target =
                                 &mut *input_gradient.pixel(at).add(channel).cast::<[f32; BLOCK]>();
-                            for lane in 0..BLOCK {
-                                let hit = value[lane] == maximum[lane] && !is_found[lane];
-                                target[lane] += if hit { gradient[lane] } else { 0.0 };
-                                is_found[lane] |= hit;
+                            let hits: [bool; BLOCK] = std::array::from_fn(|lane| {
+                                value[lane] == maximum[lane] && !is_found[lane]
+                            });
+                            for ((target, hit), gradient) in
+                                target.iter_mut().zip(hits).zip(gradient)
+                            {
+                                *target += if hit { gradient } else { 0.0 };
+                            }
+                            for (found, hit) in is_found.iter_mut().zip(hits) {
+                                *found |= hit;
                             }
                         }
                     }

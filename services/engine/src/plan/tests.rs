@@ -43,7 +43,7 @@ fn gradients_are_written_before_they_are_added_to() {
             written.extend(head.gradients.unwrap().map(|slot| slot.buffer));
         }
         for launch in &plan.backward {
-            let target = match launch.kernel {
+            let targets = match launch.kernel {
                 Kernel::BackwardData {
                     input_gradient,
                     write,
@@ -53,15 +53,25 @@ fn gradients_are_written_before_they_are_added_to() {
                     input_gradient,
                     write,
                     ..
-                } => Some((input_gradient, write)),
-                Kernel::Copy { output, write, .. } => Some((output, write)),
-                Kernel::BackwardActivation { gradient, .. } => Some((gradient, Write::Accumulate)),
-                Kernel::BackwardMaxPool { input_gradient, .. } => {
-                    Some((input_gradient, Write::Accumulate))
+                } => vec![(input_gradient, write)],
+                Kernel::Copy { output, write, .. } => vec![(output, write)],
+                Kernel::Zero { output, .. } => vec![(output, Write::Overwrite)],
+                Kernel::BackwardAttend { input_gradient, .. } => {
+                    vec![(input_gradient, Write::Overwrite)]
                 }
-                _ => None,
+                Kernel::BackwardMaxPool { input_gradient, .. } => {
+                    vec![(input_gradient, Write::Accumulate)]
+                }
+                Kernel::BackwardActivation {
+                    gradient, residual, ..
+                } => {
+                    let shortcut = residual.map(|side| (side.slot, side.write));
+                    let own = (gradient, Write::Accumulate);
+                    std::iter::once(own).chain(shortcut).collect()
+                }
+                _ => Vec::new(),
             };
-            if let Some((slot, write)) = target {
+            for (slot, write) in targets {
                 let is_new = written.insert(slot.buffer);
                 assert!(
                     write == Write::Overwrite || !is_new,
@@ -75,7 +85,7 @@ fn gradients_are_written_before_they_are_added_to() {
 
 #[test]
 fn training_costs_three_times_the_published_forward_pass() {
-    // 6.481 GFLOP at 640 without attention's products; no gradient for the image.
+    // 6.481 GFLOP at 640, of which a thousandth is the decoding's; no gradient for the image.
     let train = plan("yolo11n", 1, 640, Mode::Train);
     let convolutions: u64 = train
         .forward
@@ -83,7 +93,10 @@ fn training_costs_three_times_the_published_forward_pass() {
         .filter(|launch| matches!(launch.kernel, Kernel::Convolve { .. }))
         .map(|launch| launch.flops)
         .sum();
-    assert!((convolutions as f64 / 1e9 - 6.481).abs() < 1e-3);
+    assert!(
+        (convolutions as f64 / 1e9 - 6.481).abs() < 2e-3,
+        "{convolutions}"
+    );
     let ratio = train.flops() as f64 / convolutions as f64;
     assert!((2.9..3.1).contains(&ratio), "{ratio}");
 }

@@ -406,15 +406,16 @@ impl BackwardHead<'_> {
                 (values, padded),
                 slopes,
             );
-            for r in 0..R {
-                let probabilities = std::slice::from_raw_parts_mut(probabilities[r], padded);
-                let slopes = std::slice::from_raw_parts_mut(slopes[r], padded);
+            let rows = probabilities.into_iter().zip(slopes).zip(gradients);
+            for (r, ((probabilities, slopes), gradient)) in rows.enumerate() {
+                let probabilities = std::slice::from_raw_parts_mut(probabilities, padded);
+                let slopes = std::slice::from_raw_parts_mut(slopes, padded);
                 let normaliser = *self.normalisers.add(first + r);
                 exp_minus(simd, probabilities, shape.pixels, normaliser);
                 let attended = self.attended.row(first + r);
                 let mut mean = 0.0;
                 for channel in 0..values {
-                    mean += *attended.add(channel) * *gradients[r].add(channel);
+                    mean += *attended.add(channel) * *gradient.add(channel);
                 }
                 for (slope, probability) in slopes.iter_mut().zip(probabilities) {
                     *slope = *probability * (*slope - mean);
