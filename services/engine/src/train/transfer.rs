@@ -69,12 +69,11 @@ pub fn transfer(
 /// Returns whether a tensor is the last one of a head's class branch: its rows are classes.
 fn is_class_output(name: &str) -> bool {
     let parts: Vec<&str> = name.split('.').collect();
-    matches!(parts[..], ["model", _, "cv3", _, "2", "weight" | "bias"])
-        && parts[1].parse::<u32>().is_ok_and(|row| row >= HEAD_ROW_MIN)
+    matches!(
+        parts[..],
+        ["model", _, "cv3", _, "2", "weight" | "bias"]
+    )
 }
-
-/// The head is the last row of a family's table, far behind any other row with a `cv3`.
-const HEAD_ROW_MIN: u32 = 22;
 
 #[cfg(test)]
 mod tests {
