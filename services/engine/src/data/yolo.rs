@@ -154,7 +154,8 @@ impl Description {
         description.classes = description.read_classes(&value)?;
         description.check_channels(&value)?;
         description.train = description.entries(&value, &["train"], true, report)?;
-        description.val = description.entries(&value, &["val", "validation"], true, report)?;
+        description.val =
+            description.entries(&value, &["val", "validation", "valid"], true, report)?;
         description.test = description.entries(&value, &["test"], false, report)?;
         Ok(description)
     }
@@ -658,6 +659,38 @@ mod tests {
         assert_eq!(error, "images/train/c.jpg: not an image");
         let (dataset, _) = open(folder.path(), Strictness::LeaveOut).unwrap();
         assert_eq!(dataset.train.len(), 2);
+    }
+
+    #[test]
+    fn odd_data_sets_are_read_or_refused_in_words() {
+        let Some(expected) = crate::data::testing::shared_file("hard/expected.json") else {
+            return;
+        };
+        let cases: Vec<serde_json::Value> = serde_json::from_slice(&expected).unwrap();
+        let mut seen = 0;
+        for case in cases {
+            let file = case["file"].as_str().unwrap_or_default();
+            if !file.starts_with("yaml/") && !file.starts_with("yolo/") {
+                continue;
+            }
+            let folder = crate::data::testing::unpacked(&format!("hard/{file}")).unwrap();
+            match open(folder.path(), Strictness::LeaveOut) {
+                Ok((dataset, report)) => {
+                    let kept = dataset.train.len() + dataset.val.len() + dataset.test.len();
+                    assert_eq!(report.images, kept + report.left_out.len(), "{file}");
+                    assert_ne!(case["verdict"], "REJECT", "{file}");
+                    if case["verdict"] == "ACCEPT" {
+                        println!(
+                            "{file}: {kept} kept, {:?} {:?}",
+                            report.left_out, report.notes
+                        );
+                    }
+                }
+                Err(error) => println!("{file} ({}): {error}", case["verdict"]),
+            }
+            seen += 1;
+        }
+        assert!(seen > 40, "{seen} cases");
     }
 
     #[test]

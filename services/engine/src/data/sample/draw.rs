@@ -201,39 +201,74 @@ fn ground(stream: &mut Philox, width: usize, height: usize) -> Picture {
     };
     let pitch = stream.between(30.0, 90.0) as f32;
     let scale = 1.0 / width.max(height) as f32;
+    let mut coarse = Noise::new(&knots, coarse * scale, width);
+    let mut fine = Noise::new(&knots, fine * scale, width);
     let mut picture = Picture::filled(width, height, [0; 3]);
-    for (index, pixel) in picture
-        .pixels_mut()
-        .as_chunks_mut::<3>()
-        .0
-        .iter_mut()
-        .enumerate()
-    {
-        let (x, y) = (
-            (index % width) as f32 * scale,
-            (index / width) as f32 * scale,
-        );
-        let along = (x - 0.5) * slope_x + (y - 0.5) * slope_y;
-        let mix = (along + 0.5).clamp(0.0, 1.0);
-        let noise = noise(&knots, x * coarse, y * coarse) + 0.5 * noise(&knots, x * fine, y * fine);
-        let light = noise * strength + stripes * (along * pitch).sin();
-        for (channel, sample) in pixel.iter_mut().enumerate() {
-            let part = first[channel] + (second[channel] - first[channel]) * mix + light;
-            *sample = (part * 255.0).clamp(0.0, 255.0) as u8;
+    for (row, pixels) in picture.pixels_mut().chunks_exact_mut(width * 3).enumerate() {
+        coarse.begin_row(row);
+        fine.begin_row(row);
+        let down = (row as f32 * scale - 0.5) * slope_y;
+        for (column, pixel) in pixels.as_chunks_mut::<3>().0.iter_mut().enumerate() {
+            let along = (column as f32 * scale - 0.5) * slope_x + down;
+            let mix = (along + 0.5).clamp(0.0, 1.0);
+            let mut light = (coarse.at(column) + 0.5 * fine.at(column)) * strength;
+            if stripes > 0.0 {
+                light += stripes * (along * pitch).sin();
+            }
+            for (channel, sample) in pixel.iter_mut().enumerate() {
+                let part = first[channel] + (second[channel] - first[channel]) * mix + light;
+                *sample = (part * 255.0).clamp(0.0, 255.0) as u8;
+            }
         }
     }
     picture
 }
 
-/// Returns smooth noise in ±0.5: values at the knots, eased between them.
-fn noise(knots: &[f32], x: f32, y: f32) -> f32 {
-    let (column, row) = (x as usize, y as usize);
-    let ease = |part: f32| part * part * (3.0 - 2.0 * part);
-    let (right, down) = (ease(x - column as f32), ease(y - row as f32));
-    let knot = |dx: usize, dy: usize| knots[(row + dy) % KNOTS * KNOTS + (column + dx) % KNOTS];
-    let upper = knot(0, 0) + (knot(1, 0) - knot(0, 0)) * right;
-    let lower = knot(0, 1) + (knot(1, 1) - knot(0, 1)) * right;
-    upper + (lower - upper) * down
+/// Smooth noise in ±0.5: values at knots, eased between them, row by row.
+struct Noise<'a> {
+    knots: &'a [f32],
+    /// Knots in a pixel.
+    step: f32,
+    /// The knot before each column and the eased way to the next.
+    columns: Vec<(usize, f32)>,
+    /// The knots of the row at hand, mixed from the two rows of knots round it.
+    row: [f32; KNOTS],
+}
+
+impl<'a> Noise<'a> {
+    fn new(knots: &'a [f32], step: f32, width: usize) -> Self {
+        let columns = (0..width)
+            .map(|column| eased(column as f32 * step))
+            .collect();
+        Self {
+            knots,
+            step,
+            columns,
+            row: [0.0; KNOTS],
+        }
+    }
+
+    fn begin_row(&mut self, row: usize) {
+        let (knot, down) = eased(row as f32 * self.step);
+        let line = |knot: usize| &self.knots[knot % KNOTS * KNOTS..][..KNOTS];
+        let (upper, lower) = (line(knot), line(knot + 1));
+        for ((mixed, upper), lower) in self.row.iter_mut().zip(upper).zip(lower) {
+            *mixed = upper + (lower - upper) * down;
+        }
+    }
+
+    fn at(&self, column: usize) -> f32 {
+        let (knot, right) = self.columns[column];
+        let (before, after) = (self.row[knot % KNOTS], self.row[(knot + 1) % KNOTS]);
+        before + (after - before) * right
+    }
+}
+
+/// Returns the knot before a position and how far the next one counts.
+fn eased(position: f32) -> (usize, f32) {
+    let knot = position as usize;
+    let part = position - knot as f32;
+    (knot, part * part * (3.0 - 2.0 * part))
 }
 
 fn vivid(stream: &mut Philox) -> Colour {
