@@ -2,6 +2,12 @@
 //! `cargo test -p engine --release --test convolution_speed -- --ignored --nocapture`. `FOVEA_SPEED=2,8,direct`
 //! (threads, batch, and optionally the algorithm) is another case.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that can't go on fails, and its figures are read by people"
+)]
+
 use std::hint::black_box;
 use std::time::Duration;
 

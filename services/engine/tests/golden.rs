@@ -2,6 +2,12 @@
 //! loss, assignment, gradients, statistics and optimiser steps are compared with a double-precision run of the
 //! reference. How far single precision may be off is recorded beside the numbers; ten times that is allowed.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that can't go on fails, and its figures are read by people"
+)]
+
 use std::path::PathBuf;
 
 use engine::graph::Op;

@@ -2,6 +2,12 @@
 //! `cargo test -p engine --test speed -- --ignored --nocapture`, with `FOVEA_SPEED=yolo11n,320,16,2` (model, side,
 //! batch, threads) for another case.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that can't go on fails, and its figures are read by people"
+)]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -458,7 +458,12 @@ fn show_plan(
         ));
     }
     if let Some(memory) = engine::device::total_memory_bytes() {
-        let largest = plan::largest_batch(&spec, imgsz, mode, threads, memory)?;
+        let largest = plan::largest_batch(
+            &spec,
+            InputShape::square(1, imgsz),
+            plan::Options::new(mode, threads),
+            memory,
+        )?;
         line(format!(
             "  largest batch in this machine's {:.0} GB: {largest}",
             memory as f64 / 1e9

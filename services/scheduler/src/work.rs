@@ -107,8 +107,9 @@ impl Training {
     /// Returns the largest batch whose training fits into this much memory, or 0.
     pub fn largest_batch(&self, memory_bytes: u64) -> Result<usize, Error> {
         let room = memory_bytes.saturating_sub(self.parameter_bytes());
+        let options = plan::Options::new(Mode::Train, PLAN_THREADS);
         let mut batch =
-            plan::largest_batch(&self.model, self.side, Mode::Train, PLAN_THREADS, room)?;
+            plan::largest_batch(&self.model, InputShape::square(1, self.side), options, room)?;
         // The validation plan is small beside the training plan, so few steps down are enough.
         while batch > 0 && self.needed_bytes_at(batch)? > memory_bytes {
             batch -= 1.max(batch / 16);

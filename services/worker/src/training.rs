@@ -109,11 +109,11 @@ impl Progress for Teller {
             self.images_trained += step.images as u64;
             self.step_time += Duration::from_secs_f64(step.images as f64 / step.images_per_second);
         }
-        self.tell(Told::Step(step.clone()))
+        self.tell(Told::Step(*step))
     }
 
     fn on_epoch(&mut self, epoch: &EpochReport) -> engine::Result<()> {
-        self.tell(Told::Epoch(epoch.clone()))
+        self.tell(Told::Epoch(*epoch))
     }
 
     fn on_checkpoint(&mut self, reason: Reason, bytes: &[u8]) -> engine::Result<()> {

@@ -22,7 +22,7 @@ pub struct Setting {
     pub gateway: Context,
     pub client: Client,
     running: Option<(CancellationToken, JoinHandle<Result<(), Fault>>)>,
-    pub nats: TestNats,
+    _nats: TestNats,
     _database: TestDatabase,
 }
 
@@ -39,7 +39,7 @@ impl Setting {
             gateway,
             client,
             running: None,
-            nats,
+            _nats: nats,
             _database: database,
         };
         setting.run().await;

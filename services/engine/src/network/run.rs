@@ -561,10 +561,6 @@ pub(super) fn heads<'a>(plan: &Plan, arena: &'a Arena) -> Vec<HeadLevel<'a>> {
 }
 
 /// Returns where the gradients of a head's output are written.
-#[expect(
-    clippy::mut_from_ref,
-    reason = "the network lends them out of its own exclusive borrow"
-)]
 pub(super) fn gradients<'a>(plan: &Plan, arena: &'a Arena, slot: Slot) -> &'a mut [f32] {
     assert_eq!(
         slot.channel, 0,

@@ -152,7 +152,10 @@ impl Lowering {
             let coefficients = self.buffer(name, BufferKind::Scratch, length);
             let tensors = match residual {
                 None => 3,
-                Some(Side { write, .. }) if write == Write::Overwrite => 4,
+                Some(Side {
+                    write: Write::Overwrite,
+                    ..
+                }) => 4,
                 Some(_) => 5,
             };
             let kernel = Kernel::BackwardActivation {

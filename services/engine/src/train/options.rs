@@ -113,12 +113,20 @@ impl TrainOptions {
     /// Sets one argument from text, as the command line and the contract give it; an unknown name and a value of the
     /// wrong kind are refused by name.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let refuse = |rule: String| Error::Setting { name: name.to_owned(), rule };
+        let refuse = |rule: String| Error::Setting {
+            name: name.to_owned(),
+            rule,
+        };
         let mut tree = serde_json::to_value(&*self).map_err(|error| refuse(error.to_string()))?;
-        let fields = tree.as_object_mut().ok_or_else(|| refuse("no such argument".into()))?;
+        let fields = tree
+            .as_object_mut()
+            .ok_or_else(|| refuse("no such argument".into()))?;
         let Some(known) = fields.get_mut(name) else {
             let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-            return Err(refuse(format!("there is no such argument; there are {}", names.join(", "))));
+            return Err(refuse(format!(
+                "there is no such argument; there are {}",
+                names.join(", ")
+            )));
         };
         *known = match (&*known, value) {
             (Value::String(_), text) => Value::String(text.to_owned()),
@@ -228,14 +236,25 @@ mod tests {
     fn arguments_are_set_from_text_by_their_names() {
         let mut options = TrainOptions::default();
         for (name, value) in [
-            ("model", "yolo11s"), ("epochs", "7"), ("lr0", "0.5"), ("cos_lr", "true"), ("mosaic", "0.25"),
-            ("box", "5"), ("data", "some/folder"),
+            ("model", "yolo11s"),
+            ("epochs", "7"),
+            ("lr0", "0.5"),
+            ("cos_lr", "true"),
+            ("mosaic", "0.25"),
+            ("box", "5"),
+            ("data", "some/folder"),
         ] {
             options.set(name, value).unwrap();
         }
-        assert_eq!((options.model.as_str(), options.epochs, options.lr0), ("yolo11s", 7, 0.5));
+        assert_eq!(
+            (options.model.as_str(), options.epochs, options.lr0),
+            ("yolo11s", 7, 0.5)
+        );
         assert!(options.cos_lr && options.data.ends_with("folder"));
-        assert_eq!((options.augmentation.mosaic, options.gains.boxes), (0.25, 5.0));
+        assert_eq!(
+            (options.augmentation.mosaic, options.gains.boxes),
+            (0.25, 5.0)
+        );
         for (name, value, words) in [
             ("mosiac", "1", "there is no such argument"),
             ("epochs", "many", "'many' is not what it takes"),
@@ -273,7 +292,8 @@ mod tests {
 
     #[test]
     fn each_argument_out_of_range_is_named() {
-        let cases: [(&str, fn(&mut TrainOptions)); 8] = [
+        type Change = fn(&mut TrainOptions);
+        let cases: [(&str, Change); 8] = [
             ("epochs", |options| options.epochs = 0),
             ("batch", |options| options.batch = 0),
             ("imgsz", |options| options.imgsz = 100),

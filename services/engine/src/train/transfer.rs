@@ -69,10 +69,7 @@ pub fn transfer(
 /// Returns whether a tensor is the last one of a head's class branch: its rows are classes.
 fn is_class_output(name: &str) -> bool {
     let parts: Vec<&str> = name.split('.').collect();
-    matches!(
-        parts[..],
-        ["model", _, "cv3", _, "2", "weight" | "bias"]
-    )
+    matches!(parts[..], ["model", _, "cv3", _, "2", "weight" | "bias"])
 }
 
 #[cfg(test)]

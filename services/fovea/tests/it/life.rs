@@ -142,7 +142,16 @@ fn refusals(fleet: &Fleet) {
         train(&["--set", "mosiac=0.5"]),
         (2, "TRAIN_SPEC_INVALID".into())
     );
-    let big = ["train", "--detach", "--dataset", "shapes", "--imgsz", "1280", "--batch", "4096"];
+    let big = [
+        "train",
+        "--detach",
+        "--dataset",
+        "shapes",
+        "--imgsz",
+        "1280",
+        "--batch",
+        "4096",
+    ];
     assert_eq!(fleet.refused(&big), (5, "BATCH_DOES_NOT_FIT".into()));
     assert_eq!(train(&["--gpu", "rtx-4090"]).1, "GPU_NOT_OFFERED");
     assert_eq!(train(&["--gpu", "gtx-1"]), (2, "UNKNOWN_GPU_TYPE".into()));
@@ -185,7 +194,13 @@ fn stop_and_compare(fleet: &Fleet) {
         "--batch",
         "8",
     ];
-    fleet.json(&[&long[..], &["--name", "long", "--epochs", "400", "--cap", "1"]].concat());
+    fleet.json(
+        &[
+            &long[..],
+            &["--name", "long", "--epochs", "400", "--cap", "1"],
+        ]
+        .concat(),
+    );
     fleet.run_in("long", &["TRAINING"]);
     fleet.json(&["runs", "stop", "long", "--pause"]);
     let paused = fleet.run_in("long", &["PAUSED"]);

@@ -119,7 +119,7 @@ async fn an_interrupted_start_is_finished_with_a_key_and_failed_without() {
         assert_eq!(unkeyed.state(), RunState::Failed);
         assert_eq!(unkeyed.cause, "the start was interrupted");
         let released = world.neighbours.with(|state| state.released.clone());
-        assert_eq!(released, [unkeyed.id.clone()]);
+        assert_eq!(released, std::slice::from_ref(&unkeyed.id));
         let again = world
             .runs()
             .start_run(keyed)

@@ -32,7 +32,7 @@ impl Matrix {
     /// # Safety
     /// The column lies in the matrix.
     #[inline(always)]
-    unsafe fn from_column(self, index: usize) -> Self {
+    unsafe fn after_columns(self, index: usize) -> Self {
         Self {
             // SAFETY: the caller's promise.
             pointer: unsafe { self.pointer.add(index) },
@@ -187,7 +187,7 @@ impl Kernel for ForwardHead<'_> {
         let padded = shape.padded_pixels();
         // SAFETY: `forward` has checked the extents; the head is this chunk's alone.
         unsafe {
-            let keys = self.input.from_column(shape.key_channels);
+            let keys = self.input.after_columns(shape.key_channels);
             transpose(
                 keys,
                 (shape.pixels, shape.key_channels),
@@ -203,7 +203,7 @@ impl Kernel for ForwardHead<'_> {
                     }
                 }
             }
-            let values = self.input.from_column(2 * shape.key_channels);
+            let values = self.input.after_columns(2 * shape.key_channels);
             for pixel in 0..shape.pixels {
                 let source = values.row(pixel);
                 self.values
@@ -246,7 +246,7 @@ impl ForwardHead<'_> {
                 }
             }
             let attended = std::array::from_fn(|r| self.attended.row(first + r));
-            let values = self.input.from_column(2 * shape.key_channels);
+            let values = self.input.after_columns(2 * shape.key_channels);
             product(
                 simd,
                 1.0,
@@ -339,7 +339,7 @@ impl Kernel for BackwardHead<'_> {
         let padded = shape.padded_pixels();
         // SAFETY: `backward` has checked the extents; the head is this chunk's alone.
         unsafe {
-            let keys_and_values = self.input.from_column(shape.key_channels);
+            let keys_and_values = self.input.after_columns(shape.key_channels);
             let columns = shape.key_channels + shape.value_channels;
             transpose(
                 keys_and_values,
@@ -425,7 +425,7 @@ impl BackwardHead<'_> {
             let count = shape.pixels;
             let probabilities = probabilities.map(|row| row.cast_const());
             let slopes = slopes.map(|row| row.cast_const());
-            let value_target = self.input_gradient.from_column(2 * keys);
+            let value_target = self.input_gradient.after_columns(2 * keys);
             outer(
                 simd,
                 1.0,
@@ -434,7 +434,7 @@ impl BackwardHead<'_> {
                 value_target,
                 (count, values),
             );
-            let key_target = self.input_gradient.from_column(keys);
+            let key_target = self.input_gradient.after_columns(keys);
             outer(
                 simd,
                 shape.scale(),
@@ -444,7 +444,7 @@ impl BackwardHead<'_> {
                 (count, keys),
             );
             let query_targets = std::array::from_fn(|r| self.input_gradient.row(first + r));
-            let key_rows = self.input.from_column(keys);
+            let key_rows = self.input.after_columns(keys);
             product(
                 simd,
                 shape.scale(),
