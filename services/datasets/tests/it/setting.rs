@@ -28,6 +28,8 @@ pub struct Setting {
 
 impl Setting {
     pub async fn start(database: TestDatabase) -> Self {
+        kit::testing::log();
+        kit::bus::install_descriptors(proto::pool().clone());
         let nats = TestNats::start().await;
         let fleet = TestFleet::in_database(&nats, &database);
         let gateway = fleet.context("gateway").await;

@@ -161,7 +161,19 @@ fn refusals(fleet: &Fleet) {
             .0,
         3
     );
-    let (code, reason) = train(&["--epochs", "10000", "--batch", "1"]);
+    let dear = [
+        "train",
+        "--detach",
+        "--dataset",
+        "shapes",
+        "--imgsz",
+        "640",
+        "--batch",
+        "1",
+        "--epochs",
+        "10000",
+    ];
+    let (code, reason) = fleet.refused(&dear);
     assert_eq!((code, reason.as_str()), (5, "BALANCE_TOO_LOW"));
 
     let key = ["--epochs", "1", "--batch", "8", "--idempotency-key", "k"];
