@@ -92,6 +92,7 @@ impl Bus {
             durable.len() <= DURABLE_LENGTH_MAX && !durable.contains(['.', ' ', '*', '>']),
             "invariant: a durable consumer's name is short and has no dots"
         );
+        telemetry::count_dead(durable, 0);
         let mut failures = HashMap::new();
         while !shutdown.is_cancelled() {
             let stopped = tokio::select! {
@@ -299,7 +300,7 @@ impl Bus {
             consumer = durable, id, subject = %message.subject, error = reason,
             "a fact could not take effect and is now in FACTS_DEAD"
         );
-        telemetry::count_dead(durable);
+        telemetry::count_dead(durable, 1);
         headers.insert("fovea-consumer", durable);
         headers.insert("fovea-reason", one_line(reason).as_str());
         if !id.is_empty() {

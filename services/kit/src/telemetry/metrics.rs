@@ -65,9 +65,10 @@ pub(super) fn record_call(side: Side, method: &str, code: &'static str, took: Du
     calls.record(took.as_secs_f64(), &labels);
 }
 
-pub(crate) fn count_dead(consumer: &str) {
+/// Counts facts that a consumer could not take; none at its start, so that the count is served from then on.
+pub(crate) fn count_dead(consumer: &str, count: u64) {
     DEAD.add(
-        1,
+        count,
         &[KeyValue::new(
             "messaging.consumer.group.name",
             consumer.to_owned(),
