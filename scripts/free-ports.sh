@@ -2,17 +2,22 @@
 # Prints variables that give a fleet of its own free ports on loopback:  eval "$(scripts/free-ports.sh)"
 set -euo pipefail
 python3 - <<'PY'
+import random
 import socket
 
 services = ["gateway", "accounts", "datasets", "projects", "billing", "scheduler", "inference", "worker"]
-sockets = []
+# Below the ports that the system gives to outgoing connections: nobody takes one of these by chance.
+candidates = random.sample(range(10000, 32000), 2000)
 
 def free():
-    # All are held until the end, so that none is given twice.
-    held = socket.socket()
-    held.bind(("127.0.0.1", 0))
-    sockets.append(held)
-    return held.getsockname()[1]
+    while True:
+        port = candidates.pop()
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 for kind in ["LISTEN", "METRICS"]:
     for service in services:

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use kit::config::{Config, SERVICES};
-use kit::process::{Nats, Port, supervise};
+use kit::process::{Nats, supervise};
 use kit::service::{Tasks, shutdown_on_signal};
 use proto::fovea::accounts::v1::CreateSignInTokenRequest;
 use tokio::process::Command;
@@ -140,7 +140,7 @@ fn nats_port(config: &Config) -> Result<u16> {
 }
 
 async fn start_nats(config: &Config, data: &Path) -> Result<Nats> {
-    let port = Port::Fixed(nats_port(config)?);
+    let port = nats_port(config)?;
     Ok(Nats::start(data, &config.fleet().run_folder(), port).await?)
 }
 

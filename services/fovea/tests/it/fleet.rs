@@ -1,12 +1,12 @@
 //! A whole fleet of a test's own: the real binary, its own folder, free ports.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use engine::clock::Stopwatch;
+use kit::testing::free_port;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -48,18 +48,11 @@ impl Fleet {
     /// Returns a fleet that isn't started.
     pub fn prepare(settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut held = Vec::new();
-        let mut port = || {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = listener.local_addr().unwrap().port();
-            held.push(listener);
-            port
-        };
         let mut environment = BTreeMap::new();
         let mut url = String::new();
         for kind in ["LISTEN", "METRICS"] {
             for service in SERVICES {
-                let address = format!("127.0.0.1:{}", port());
+                let address = format!("127.0.0.1:{}", free_port());
                 if (kind, service) == ("LISTEN", "gateway") {
                     url = format!("http://{address}");
                 }
@@ -69,7 +62,7 @@ impl Fleet {
                 );
             }
         }
-        let nats = format!("nats://127.0.0.1:{}", port());
+        let nats = format!("nats://127.0.0.1:{}", free_port());
         environment.insert("FOVEA_FLEET__NATS_URL".into(), nats);
         let data = folder.path().join("data").display().to_string();
         environment.insert("FOVEA_FLEET__DATA".into(), data);

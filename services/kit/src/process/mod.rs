@@ -7,4 +7,4 @@ mod child;
 mod nats;
 
 pub use child::{Child, Supervised, supervise};
-pub use nats::{Nats, Port, find_nats_server};
+pub use nats::{Nats, find_nats_server};

@@ -1,5 +1,4 @@
-//! A NATS server as a child: found, checked, started on a free or a fixed port, and known to be
-//! ready.
+//! A NATS server as a child: found, checked, started on its port, and known to be ready.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -21,15 +20,6 @@ const BINARY: &str = "nats-server";
 /// The largest message: above the largest fact and sample.
 const MAX_PAYLOAD: &str = "4MB";
 
-/// Where a server listens. It listens on loopback.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
-    /// Any free port.
-    Free,
-    /// This port: clients find the server again after a restart.
-    Fixed(u16),
-}
-
 /// A running server; stopped by [`Nats::stop`], killed when dropped.
 pub struct Nats {
     child: Child,
@@ -37,9 +27,10 @@ pub struct Nats {
 }
 
 impl Nats {
-    /// Starts a server that keeps its streams in `<data>/nats`, and waits until it is ready.
+    /// Starts a server on this port of loopback, where clients find it again after a restart. It keeps its
+    /// streams in `<data>/nats`; returns when it is ready.
     /// `run` is a folder for its port file, see [`Fleet::run_folder`](crate::config::Fleet).
-    pub async fn start(data: &Path, run: &Path, port: Port) -> Result<Self, Fault> {
+    pub async fn start(data: &Path, run: &Path, port: u16) -> Result<Self, Fault> {
         let binary = find_nats_server(data).await?;
         let folder_failed = |error: std::io::Error| Fault::internal(error);
         // A server that was killed leaves its file behind: a folder of its own has none.
@@ -48,17 +39,20 @@ impl Nats {
             .prefix("nats-")
             .tempdir_in(run)
             .map_err(folder_failed)?;
-        if let Port::Fixed(port) = port {
-            require_free(port)?;
-        }
+        require_free(port)?;
         let config = write_config(run.path()).map_err(folder_failed)?;
         let mut command = Command::new(&binary);
-        let port_text = match port {
-            Port::Free => "-1".to_owned(),
-            Port::Fixed(port) => port.to_string(),
-        };
         command
-            .args(["-a", "127.0.0.1", "-p", &port_text, "-m", "-1", "-js", "-c"])
+            .args([
+                "-a",
+                "127.0.0.1",
+                "-p",
+                &port.to_string(),
+                "-m",
+                "-1",
+                "-js",
+                "-c",
+            ])
             .arg(config)
             .arg("--ports_file_dir")
             .arg(run.path())
@@ -77,16 +71,6 @@ impl Nats {
     /// Returns where clients connect.
     pub fn url(&self) -> &str {
         &self.url
-    }
-
-    /// Returns the port clients connect to.
-    pub fn port(&self) -> u16 {
-        let port = self
-            .url
-            .rsplit(':')
-            .next()
-            .and_then(|port| port.parse().ok());
-        port.expect("invariant: a started server has a port")
     }
 
     /// Waits until the server ends, which it should not.

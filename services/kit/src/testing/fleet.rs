@@ -1,6 +1,7 @@
 //! A fleet of a test's own: a folder, ports, a clock that stands still.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -74,11 +75,39 @@ impl TestFleet {
     }
 }
 
-/// Returns a port that is free right now.
+/// Returns a port that is free and that nobody gets by chance: below the range that the system takes the ports of
+/// outgoing connections from (32768 and up on Linux, 49152 in RFC 6335), and never given twice by this process.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener
-        .local_addr()
-        .expect("invariant: a bound listener has an address")
-        .port()
+    const FIRST: u16 = 10_000;
+    const COUNT: u32 = 22_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Processes that run side by side begin at different places.
+    let start = std::process::id().wrapping_mul(2_654_435_761) % COUNT;
+    loop {
+        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
+        assert!(given < COUNT, "no free port is left");
+        let offset = (start + given) % COUNT;
+        let port = FIRST + u16::try_from(offset).expect("invariant: the range is in u16");
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_given_once_and_are_none_that_a_connection_gets() {
+        let ports: Vec<u16> = (0..200).map(|_| free_port()).collect();
+        let distinct: std::collections::BTreeSet<_> = ports.iter().collect();
+        assert_eq!(distinct.len(), ports.len());
+        let Ok(range) = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range") else {
+            return;
+        };
+        let mut range = range.split_whitespace().map(|end| end.parse().unwrap());
+        let range = range.next().unwrap()..=range.next().unwrap();
+        assert!(!ports.iter().any(|port| range.contains(port)), "{range:?}");
+    }
 }

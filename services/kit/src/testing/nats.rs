@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use crate::process::{Nats, Port};
+use crate::process::Nats;
 
 /// A NATS server that can be killed and started again on the same port with the same streams.
 pub struct TestNats {
@@ -16,8 +16,8 @@ impl TestNats {
     pub async fn start() -> Self {
         super::log();
         let folder = tempfile::tempdir().expect("a folder for the test's NATS");
-        let server = start(&folder, Port::Free).await;
-        let port = server.port();
+        let port = super::free_port();
+        let server = start(&folder, port).await;
         Self {
             folder,
             server: Some(server),
@@ -40,11 +40,11 @@ impl TestNats {
     /// Starts the server again where it was.
     pub async fn restart(&mut self) {
         self.kill().await;
-        self.server = Some(start(&self.folder, Port::Fixed(self.port)).await);
+        self.server = Some(start(&self.folder, self.port).await);
     }
 }
 
-async fn start(folder: &TempDir, port: Port) -> Nats {
+async fn start(folder: &TempDir, port: u16) -> Nats {
     Nats::start(folder.path(), &folder.path().join("run"), port)
         .await
         .unwrap_or_else(|fault| panic!("{fault}"))

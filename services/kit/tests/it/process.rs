@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use kit::process::{Child, Nats, Port, Supervised, find_nats_server, supervise};
+use kit::process::{Child, Nats, Supervised, find_nats_server, supervise};
 use kit::testing::wait_for;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -101,18 +101,16 @@ async fn a_child_that_ends_starts_again_until_told_to_stop() {
 async fn a_nats_server_starts_on_a_port_and_says_when_the_port_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
-    let nats = Nats::start(folder.path(), &run, Port::Free).await.unwrap();
-    let port = nats.port();
+    let port = kit::testing::free_port();
+    let nats = Nats::start(folder.path(), &run, port).await.unwrap();
     let other = tempfile::tempdir().unwrap();
-    let taken = Nats::start(other.path(), &run, Port::Fixed(port)).await;
+    let taken = Nats::start(other.path(), &run, port).await;
     let fault = taken.err().unwrap();
     assert!(fault.is("PORT_UNAVAILABLE"));
     assert!(fault.message.contains(&port.to_string()) && fault.message.contains("fleet.nats_url"));
     nats.stop().await;
-    let again = Nats::start(folder.path(), &run, Port::Fixed(port))
-        .await
-        .unwrap();
-    assert_eq!(again.port(), port);
+    let again = Nats::start(folder.path(), &run, port).await.unwrap();
+    assert!(again.url().ends_with(&format!(":{port}")));
     again.stop().await;
 }
 
