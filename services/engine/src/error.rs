@@ -15,6 +15,9 @@ pub enum Error {
         argument: &'static str,
         rule: String,
     },
+    /// The threads could not be started.
+    #[error("threads: {0}")]
+    Threads(#[from] crate::parallel::Error),
     /// An argument that was given by name can't be set.
     #[error("{name}: {rule}")]
     Setting { name: String, rule: String },

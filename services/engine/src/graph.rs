@@ -3,6 +3,7 @@
 //! backward pass node by node.
 
 use crate::network::{Role, TensorInfo};
+pub use crate::ops::norm::Activation;
 
 /// A value of the graph: an activation tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,14 +15,6 @@ pub struct Value {
     pub channels: usize,
     /// The input's side divided by this value's side.
     pub reduction: usize,
-}
-
-/// The function after a convolution and its norm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    Identity,
-    /// `x · σ(x)`.
-    Silu,
 }
 
 /// Batch normalisation by its tensors: indices into `Graph::parameters` and `Graph::buffers`.

@@ -6,8 +6,8 @@
 //! (`loss`), an optimiser (`optim`) and metrics (`metrics`); `checkpoint` and `onnx` write what came out.
 
 pub mod checkpoint;
-pub mod clock;
 pub mod data;
+pub mod decode;
 pub mod device;
 pub mod error;
 pub mod graph;
@@ -16,13 +16,12 @@ pub mod metrics;
 pub mod models;
 pub mod network;
 pub mod onnx;
-pub mod ops;
 pub mod optim;
-pub mod parallel;
 pub mod plan;
 pub mod predict;
 pub mod random;
 pub mod train;
 pub mod validate;
 
+pub use engine_ops::{self as ops, clock, parallel};
 pub use error::{Error, Result};

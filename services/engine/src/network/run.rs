@@ -8,11 +8,12 @@ use std::cell::Cell;
 
 use super::arena::Arena;
 use super::{HeadLevel, State};
+use crate::decode;
 use crate::graph::{Convolution, Graph, ValueId};
 use crate::ops::conv2d::{Epilogue, Input, Pass};
 use crate::ops::norm::{self, Coefficients, Learnt, Vectors};
 use crate::ops::view::View;
-use crate::ops::{attention, decode, elementwise, max_pool, upsample};
+use crate::ops::{attention, elementwise, max_pool, upsample};
 use crate::parallel::Threads;
 use crate::plan::{After, BufferId, Extent, Kernel, Operator, Plan, PlannedConvolution, Slot};
 

@@ -1,7 +1,9 @@
 //! What a plan consists of: buffers with a place in the arena, and launches that read and write them. Nothing
 //! here names a device: another one can replay the same list with its own kernels.
 
+pub use crate::ops::attention::AttentionShape;
 use crate::ops::conv2d::Write;
+pub use crate::ops::view::Extent;
 
 /// Index into `Plan::buffers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -57,27 +59,6 @@ pub struct Slot {
     pub pixel_stride: usize,
 }
 
-/// The size of a tensor, channels padded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    pub batch: usize,
-    pub height: usize,
-    pub width: usize,
-    pub channels: usize,
-}
-
-impl Extent {
-    /// Returns the pixels of the whole batch.
-    pub fn pixels(&self) -> usize {
-        self.batch * self.height * self.width
-    }
-
-    /// Returns the floats, padding included.
-    pub fn elements(&self) -> usize {
-        self.pixels() * self.channels
-    }
-}
-
 /// What follows a convolution in the same launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
@@ -98,16 +79,6 @@ pub enum After {
 pub struct Side {
     pub slot: Slot,
     pub write: Write,
-}
-
-/// The shape of attention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttentionShape {
-    pub batch: usize,
-    pub pixels: usize,
-    pub heads: usize,
-    pub key_channels: usize,
-    pub value_channels: usize,
 }
 
 /// One operation with its operands. `convolution` is an index into `Plan::convolutions`.

@@ -1,0 +1,411 @@
+//! Direct backward-weights: `dw[k][oc] = Σ_p x[p][k] · dy[p][oc]`.
+//!
+//! A task owns a partial gradient: a share of the target rows and a group of output channels. It copies rows of
+//! both operands into blocks of 16 channels, so that walking along pixels is walking along memory, then runs
+//! register tiles over stretches that stay in a level 1 cache. The number of tasks depends on the shape alone,
+//! and partials are added in their order.
+#![expect(
+    unsafe_code,
+    reason = "partials of one buffer are written by several threads"
+)]
+
+use std::cell::Cell;
+
+use super::Shape;
+use super::geometry::Gather;
+use super::kernels::{ScatterTile, Tiles, scatter};
+use super::source::{Prefetch, Source, Window, clear};
+use crate::parallel::Threads;
+use crate::simd::{BLOCK, Kernel, Level, Simd};
+use crate::view::{RawView, View, as_cells};
+
+/// Bytes that all partial gradients together may take, which are written and read once a step.
+const PARTIALS_BYTES_MAX: usize = 2 << 20;
+const PARTIALS_MAX: usize = 32;
+
+/// Tasks that a layer is cut into where it is large enough.
+const TASKS: usize = 16;
+
+/// Pixels of a stretch: 16 channels of both operands fit a level 1 cache.
+const STRETCH_PIXELS: usize = 168;
+
+/// Floats of both operands of a chunk of rows: a share of a level 2 cache.
+const CHUNK_FLOATS: usize = 48 * 1024;
+
+/// How backward-weights is cut.
+#[derive(Debug, Clone)]
+pub(super) struct Cut {
+    /// Target rows of a chunk, or pixels if pointwise.
+    chunk_len: usize,
+    chunk_count: usize,
+    partials: usize,
+    /// Panels of a group of output channels.
+    group_panels: usize,
+    groups: usize,
+    /// Floats of a partial gradient, all groups together.
+    partial_len: usize,
+    /// Floats of a lane's copies.
+    lane_len: usize,
+    /// Floats of the source's copy, within a lane's.
+    source_len: usize,
+}
+
+impl Cut {
+    pub fn new(geometry: &Gather) -> Self {
+        let panels = geometry.panels();
+        let depth = geometry.phases[0].depth(geometry.source.channels);
+        let partial_len = panels * depth * BLOCK;
+        let (chunk_len, rows) = if geometry.is_pointwise {
+            let pixel = geometry.source.channels + geometry.target.channels;
+            let stretches = (CHUNK_FLOATS / pixel / STRETCH_PIXELS).max(1);
+            let pixels = geometry.batch * geometry.target.height * geometry.target.width;
+            (stretches * STRETCH_PIXELS, pixels)
+        } else {
+            let rows = geometry.target.height;
+            let row = geometry.strip_stride() * geometry.source_step
+                + geometry.target.width * geometry.target.channels;
+            let most = (CHUNK_FLOATS / row).clamp(1, rows);
+            (rows.div_ceil(rows.div_ceil(most)), rows)
+        };
+        let images = if geometry.is_pointwise {
+            1
+        } else {
+            geometry.batch
+        };
+        let chunk_count = images * rows.div_ceil(chunk_len);
+        let partials = (PARTIALS_BYTES_MAX / (partial_len * size_of::<f32>()))
+            .clamp(1, PARTIALS_MAX)
+            .min(chunk_count);
+        // A group copies the source anew, which pays only for several panels of a pointwise convolution.
+        let least = if geometry.is_pointwise { 4 } else { 1 };
+        let groups = TASKS.div_ceil(partials).min(panels.div_ceil(least));
+        let group_panels = panels.div_ceil(groups);
+        let (source_pixels, target_pixels) = if geometry.is_pointwise {
+            (chunk_len, chunk_len)
+        } else {
+            let rows = geometry.strip_rows(chunk_len);
+            (
+                rows * geometry.strip_columns,
+                chunk_len * geometry.target.width,
+            )
+        };
+        let source_len = source_pixels * geometry.source.channels;
+        Self {
+            chunk_len,
+            chunk_count,
+            partials,
+            group_panels,
+            groups: panels.div_ceil(group_panels),
+            partial_len,
+            lane_len: source_len + target_pixels * group_panels * BLOCK,
+            source_len,
+        }
+    }
+
+    /// Returns the floats of scratch memory.
+    pub fn scratch_len(&self, thread_count: usize) -> usize {
+        self.partials * self.partial_len + self.lane_len * thread_count
+    }
+}
+
+/// Adds the gradient of the canonical weights.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pass's operands, already checked"
+)]
+pub(super) fn run(
+    shape: &Shape,
+    geometry: &Gather,
+    cut: &Cut,
+    level: Level,
+    threads: &Threads,
+    source: Source,
+    output_gradient: View<'_>,
+    weight_gradient: &mut [f32],
+    scratch: &[Cell<f32>],
+) {
+    let pixels = shape.output_pixels();
+    let (partials, lanes) = scratch.split_at(cut.partials * cut.partial_len);
+    let partials = View::dense(partials, cut.partial_len).raw(cut.partials, cut.partial_len);
+    let lanes = View::dense(lanes, cut.lane_len).raw(threads.count(), cut.lane_len);
+    let pass = ScatterPass {
+        geometry,
+        cut,
+        source,
+        gradient: output_gradient.raw(pixels, geometry.target.channels),
+        partials,
+    };
+    threads.run_lanes(cut.partials * cut.groups, |lane, task| {
+        // SAFETY: lanes are below the thread count and own their copies.
+        let lane = unsafe { lanes.pixel(lane) };
+        level.dispatch(ScatterTask {
+            pass: &pass,
+            task,
+            lane,
+        });
+    });
+    reduce(shape, geometry, cut, threads, partials, weight_gradient);
+}
+
+struct ScatterPass<'a> {
+    geometry: &'a Gather,
+    cut: &'a Cut,
+    source: Source,
+    gradient: RawView,
+    partials: RawView,
+}
+
+struct ScatterTask<'a> {
+    pass: &'a ScatterPass<'a>,
+    task: usize,
+    lane: *mut f32,
+}
+
+/// Rows of both operands.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Target rows and columns, and the first target pixel.
+    rows: usize,
+    columns: usize,
+    pixel: usize,
+    /// The source's rows and columns.
+    window: Window,
+}
+
+impl Kernel for ScatterTask<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let ScatterPass {
+            geometry,
+            cut,
+            partials,
+            ..
+        } = *self.pass;
+        let (partial, group) = (self.task / cut.groups, self.task % cut.groups);
+        let first_panel = group * cut.group_panels;
+        let panels = cut.group_panels.min(geometry.panels() - first_panel);
+        let panel_len = cut.partial_len / geometry.panels();
+        // SAFETY: each task has its own panels of a partial.
+        let sums = unsafe {
+            let sums = partials.pixel(partial).add(first_panel * panel_len);
+            clear(sums, panels * panel_len);
+            sums
+        };
+        let first = partial * cut.chunk_count / cut.partials;
+        let last = (partial + 1) * cut.chunk_count / cut.partials;
+        for index in first..last {
+            let chunk = self.chunk(index);
+            // SAFETY: the lane's memory has room for the copies of a full chunk.
+            unsafe { self.copy(simd, chunk, first_panel, panels) };
+            let prefetch = if index + 1 < last {
+                let next = self.chunk(index + 1);
+                let pixels = next.rows * next.columns;
+                [
+                    next.window
+                        .prefetch(self.pass.source, geometry.source.channels),
+                    Prefetch::view(
+                        self.pass.gradient,
+                        next.pixel,
+                        pixels,
+                        first_panel * BLOCK,
+                        panels,
+                    ),
+                ]
+            } else {
+                [Prefetch::none(); 2]
+            };
+            self.stretches(simd, chunk, panels, panel_len, sums, prefetch);
+        }
+    }
+}
+
+impl ScatterTask<'_> {
+    /// Describes a chunk.
+    #[inline(always)]
+    fn chunk(&self, index: usize) -> Chunk {
+        let ScatterPass { geometry, cut, .. } = *self.pass;
+        if geometry.is_pointwise {
+            let all = geometry.batch * geometry.target.height * geometry.target.width;
+            let first = index * cut.chunk_len;
+            let pixels = cut.chunk_len.min(all - first);
+            // The batch is one long row.
+            let window = Window {
+                image: 0,
+                height: 1,
+                width: all,
+                first_row: 0,
+                rows: 1,
+                first_column: first as isize,
+                columns: pixels,
+            };
+            return Chunk {
+                rows: 1,
+                columns: pixels,
+                pixel: first,
+                window,
+            };
+        }
+        let chunks_per_image = geometry.target.height.div_ceil(cut.chunk_len);
+        let image = index / chunks_per_image;
+        let first = index % chunks_per_image * cut.chunk_len;
+        let rows = cut.chunk_len.min(geometry.target.height - first);
+        let window = Window {
+            image,
+            height: geometry.source.height,
+            width: geometry.source.width,
+            first_row: geometry.strip_origin.0 + (first * geometry.source_step) as isize,
+            rows: geometry.strip_rows(rows),
+            first_column: geometry.strip_origin.1,
+            columns: geometry.strip_columns,
+        };
+        Chunk {
+            rows,
+            columns: geometry.target.width,
+            pixel: (image * geometry.target.height + first) * geometry.target.width,
+            window,
+        }
+    }
+
+    /// Copies a chunk's operands into the lane's memory.
+    ///
+    /// # Safety
+    /// The lane's memory has room for them.
+    #[inline(always)]
+    unsafe fn copy<S: Simd>(&self, simd: S, chunk: Chunk, first_panel: usize, panels: usize) {
+        let ScatterPass {
+            geometry,
+            cut,
+            source,
+            gradient,
+            ..
+        } = *self.pass;
+        let pixels = chunk.rows * chunk.columns;
+        // SAFETY: the caller's promise; the chunk's pixels lie in the operands.
+        unsafe {
+            chunk
+                .window
+                .read_blocks(simd, source, geometry.source.channels, self.lane);
+            Source::View(gradient).copy_blocks(
+                simd,
+                (chunk.pixel, pixels),
+                (first_panel * BLOCK, panels),
+                self.lane.add(cut.source_len),
+                pixels * BLOCK,
+            );
+        }
+    }
+
+    /// Adds a chunk's products, one cache-sized stretch of pixels after the other.
+    #[inline(always)]
+    fn stretches<S: Simd>(
+        &self,
+        simd: S,
+        chunk: Chunk,
+        panels: usize,
+        panel_len: usize,
+        sums: *mut f32,
+        mut prefetch: [Prefetch; 2],
+    ) {
+        let geometry = self.pass.geometry;
+        let gradients = self.lane.wrapping_add(self.pass.cut.source_len);
+        let block = geometry.source.channels.min(BLOCK);
+        let blocks = geometry.source.channels / block;
+        let taps = geometry.phases[0].taps;
+        let step = geometry.source_step;
+        let source_row = chunk.window.columns * block;
+        let rows_most = (STRETCH_PIXELS / chunk.columns).max(1);
+        let stretches = chunk.rows.div_ceil(rows_most) * chunk.columns.div_ceil(STRETCH_PIXELS);
+        let steps = stretches * panels * taps.0 * blocks;
+        let lines = prefetch.map(|prefetch| prefetch.lines().div_ceil(steps));
+        for (first_row, pixel_rows) in Tiles::new(chunk.rows, rows_most) {
+            for (first_column, pixels) in Tiles::new(chunk.columns, STRETCH_PIXELS) {
+                for panel in 0..panels {
+                    for (ky, block_index) in
+                        (0..taps.0).flat_map(|ky| (0..blocks).map(move |b| (ky, b)))
+                    {
+                        let block_row = block_index * chunk.window.rows + first_row * step + ky;
+                        let source = block_row * source_row + first_column * step * block;
+                        let pixel = first_row * chunk.columns + first_column;
+                        let gradient = (panel * chunk.rows * chunk.columns + pixel) * BLOCK;
+                        for (prefetch, lines) in prefetch.iter_mut().zip(lines) {
+                            prefetch.step(simd, lines);
+                        }
+                        let run = taps.1 * block;
+                        let row = (ky * blocks + block_index) * run;
+                        for (first, rows) in Tiles::new(run, S::TILE_ROWS) {
+                            // SAFETY: the windows of the stretch lie in the copies, the rows in the panel.
+                            unsafe {
+                                let tile = ScatterTile {
+                                    source: self.lane.add(source + first),
+                                    source_stride: step * block,
+                                    source_row: step * source_row,
+                                    gradient: gradients.add(gradient),
+                                    gradient_row: chunk.columns * BLOCK,
+                                    pixel_rows,
+                                    pixels,
+                                    target: sums.add(panel * panel_len + (row + first) * BLOCK),
+                                };
+                                scatter(simd, rows, &tile);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds the partials, in their order, to the canonical gradient.
+fn reduce(
+    shape: &Shape,
+    geometry: &Gather,
+    cut: &Cut,
+    threads: &Threads,
+    partials: RawView,
+    weight_gradient: &mut [f32],
+) {
+    let taps = shape.kernel * shape.kernel;
+    let per_output = shape.input.count() * taps;
+    let channels = geometry.source.channels;
+    let block = channels.min(BLOCK);
+    let blocks = channels / block;
+    let panel_len = cut.partial_len / geometry.panels();
+    let target =
+        View::dense(as_cells(weight_gradient), per_output).raw(shape.output.count(), per_output);
+    threads.run(geometry.panels(), |panel| {
+        // The real output channel of each of the panel's lanes.
+        let mut outs = [None; BLOCK];
+        for (out, place) in shape.output.places().enumerate() {
+            if place / BLOCK == panel {
+                // SAFETY: each chunk has its own output channels.
+                outs[place % BLOCK] = Some(unsafe { target.pixel(out) });
+            }
+        }
+        for (index, place) in shape.input.places().enumerate() {
+            let (block_index, lane) = (place / block, place % block);
+            for tap in 0..taps {
+                let (ky, kx) = (tap / shape.kernel, tap % shape.kernel);
+                let row = ((ky * blocks + block_index) * shape.kernel + kx) * block + lane;
+                let mut sums = [0.0_f32; BLOCK];
+                for partial in 0..cut.partials {
+                    // SAFETY: the row is in the panel; the tasks that wrote it are done.
+                    let values = unsafe {
+                        let panel = partials.pixel(partial).add(panel * panel_len);
+                        &*panel.add(row * BLOCK).cast::<[f32; BLOCK]>()
+                    };
+                    for (sum, value) in sums.iter_mut().zip(values) {
+                        *sum += value;
+                    }
+                }
+                for (out, sum) in outs.into_iter().zip(sums) {
+                    if let Some(gradient) = out {
+                        // SAFETY: the element is in the channel's weights.
+                        unsafe { *gradient.add(index * taps + tap) += sum };
+                    }
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,346 @@
+//! The depthwise kernels: sixteen channels at a time, a few pixels in registers.
+#![expect(
+    unsafe_code,
+    reason = "rows of one buffer are written by several threads"
+)]
+
+use std::cell::Cell;
+
+use super::{Epilogue, Pass, Shape, Write};
+use crate::parallel::Threads;
+use crate::simd::pointer::{load, store};
+use crate::simd::{BLOCK, Kernel, Level, Simd, silu};
+use crate::view::{RawView, View, as_cells};
+
+/// Partial sums of the weights' gradient; fixed, so that results do not depend on the threads.
+const PARTIALS_MAX: usize = 32;
+
+/// Pixels whose sums are in registers at once.
+const TILE: usize = 4;
+
+/// Taps whose weight gradients are in registers at once.
+const TAPS: usize = 3;
+
+pub(super) fn scratch_len(shape: &Shape, pass: Pass) -> usize {
+    let channels = shape.channels.padded();
+    match pass {
+        Pass::Forward => shape.batch * shape.height * 2 * channels,
+        Pass::BackwardData => 0,
+        Pass::BackwardWeights => partial_count(shape) * shape.kernel * shape.kernel * channels,
+    }
+}
+
+fn partial_count(shape: &Shape) -> usize {
+    (shape.batch * shape.height).min(PARTIALS_MAX)
+}
+
+/// Sums over the taps of one row: `target[x] = Σ source[x + d] · weights[d]`.
+struct Row<'a> {
+    shape: &'a Shape,
+    source: RawView,
+    target: RawView,
+    weights: &'a [f32],
+    /// The taps run backwards, for the gradient of the input.
+    is_flipped: bool,
+    accumulate: bool,
+    bias: Option<&'a [f32]>,
+    silu: bool,
+    residual: Option<RawView>,
+    /// Where this row's sums and sums of squares go.
+    statistics: Option<RawView>,
+    row: usize,
+}
+
+impl Row<'_> {
+    /// Computes `N` pixels of one channel block; `x..x + N` see every tap, or `N` is 1.
+    #[inline(always)]
+    fn tile<S: Simd, const N: usize>(&self, simd: S, x: usize, channel: usize) -> [S::F16; N] {
+        let shape = self.shape;
+        let (kernel, half) = (shape.kernel, shape.kernel / 2);
+        let channels = shape.channels.padded();
+        let (image, y) = (self.row / shape.height, self.row % shape.height);
+        let mut sums = [simd.zero(); N];
+        for ky in 0..kernel {
+            let source_y = y + ky;
+            if source_y < half || source_y - half >= shape.height {
+                continue;
+            }
+            let line = (image * shape.height + source_y - half) * shape.width;
+            for kx in 0..kernel {
+                let source_x = x + kx;
+                if source_x < half || source_x - half >= shape.width {
+                    continue;
+                }
+                let tap = ky * kernel + kx;
+                let tap = if self.is_flipped {
+                    kernel * kernel - 1 - tap
+                } else {
+                    tap
+                };
+                // SAFETY: the caller has checked the extents; the weights have `channels` floats a tap.
+                unsafe {
+                    let weight = load(simd, self.weights.as_ptr().add(tap * channels + channel));
+                    for (index, sum) in sums.iter_mut().enumerate() {
+                        let pixel = self.source.pixel(line + source_x - half + index);
+                        *sum = simd.fma(load(simd, pixel.add(channel)), weight, *sum);
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    /// Writes a tile and adds it to the statistics.
+    #[inline(always)]
+    fn finish<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        x: usize,
+        channel: usize,
+        sums: [S::F16; N],
+        statistics: &mut [S::F16; 2],
+    ) {
+        for (index, mut value) in sums.into_iter().enumerate() {
+            let pixel = self.row * self.shape.width + x + index;
+            // SAFETY: the caller has checked the extents; the row is this chunk's alone.
+            unsafe {
+                let target = self.target.pixel(pixel).add(channel);
+                if let Some(bias) = self.bias {
+                    value = simd.add(value, load(simd, bias.as_ptr().add(channel)));
+                }
+                if self.silu {
+                    value = silu(simd, value);
+                }
+                if let Some(residual) = self.residual {
+                    value = simd.add(value, load(simd, residual.pixel(pixel).add(channel)));
+                }
+                if self.accumulate {
+                    value = simd.add(value, load(simd, target));
+                }
+                store(simd, value, target);
+            }
+            statistics[0] = simd.add(statistics[0], value);
+            statistics[1] = simd.fma(value, value, statistics[1]);
+        }
+    }
+}
+
+impl Kernel for Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let (width, half) = (self.shape.width, self.shape.kernel / 2);
+        let channels = self.shape.channels.padded();
+        for channel in (0..channels).step_by(BLOCK) {
+            let mut statistics = [simd.zero(); 2];
+            let mut x = 0;
+            while x < width {
+                if x >= half && x + TILE + half <= width {
+                    let sums = self.tile::<S, TILE>(simd, x, channel);
+                    self.finish(simd, x, channel, sums, &mut statistics);
+                    x += TILE;
+                } else {
+                    let sums = self.tile::<S, 1>(simd, x, channel);
+                    self.finish(simd, x, channel, sums, &mut statistics);
+                    x += 1;
+                }
+            }
+            if let Some(partials) = self.statistics {
+                // SAFETY: each row has its own 2 × `channels` floats.
+                unsafe {
+                    let target = partials.pixel(self.row).add(channel);
+                    store(simd, statistics[0], target);
+                    store(simd, statistics[1], target.add(channels));
+                }
+            }
+        }
+    }
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pass's operands, already checked"
+)]
+pub(super) fn forward(
+    shape: &Shape,
+    level: Level,
+    threads: &Threads,
+    input: View<'_>,
+    packed: &[f32],
+    output: View<'_>,
+    epilogue: Epilogue<'_>,
+    scratch: &[Cell<f32>],
+) {
+    let channels = shape.channels.padded();
+    let rows = shape.batch * shape.height;
+    let source = input.raw(shape.pixels(), channels);
+    let target = output.raw(shape.pixels(), channels);
+    let residual = epilogue
+        .residual
+        .map(|view| view.raw(shape.pixels(), channels));
+    let partials = View::dense(scratch, 2 * channels);
+    let raw_partials = epilogue
+        .statistics
+        .is_some()
+        .then(|| partials.raw(rows, 2 * channels));
+    let (bias, silu) = (epilogue.bias, epilogue.silu);
+    threads.run(rows, |row| {
+        level.dispatch(Row {
+            shape,
+            source,
+            target,
+            weights: packed,
+            is_flipped: false,
+            accumulate: false,
+            bias,
+            silu,
+            residual,
+            statistics: raw_partials,
+            row,
+        });
+    });
+    if let Some(statistics) = epilogue.statistics {
+        statistics.fill(0.0);
+        for row in 0..rows {
+            for (channel, sum) in statistics.iter_mut().enumerate() {
+                *sum += f64::from(partials.get(row, channel));
+            }
+        }
+    }
+}
+
+pub(super) fn backward_data(
+    shape: &Shape,
+    level: Level,
+    threads: &Threads,
+    output_gradient: View<'_>,
+    packed: &[f32],
+    input_gradient: View<'_>,
+    write: Write,
+) {
+    let channels = shape.channels.padded();
+    let source = output_gradient.raw(shape.pixels(), channels);
+    let target = input_gradient.raw(shape.pixels(), channels);
+    threads.run(shape.batch * shape.height, |row| {
+        level.dispatch(Row {
+            shape,
+            source,
+            target,
+            weights: packed,
+            is_flipped: true,
+            accumulate: write == Write::Accumulate,
+            bias: None,
+            silu: false,
+            residual: None,
+            statistics: None,
+            row,
+        });
+    });
+}
+
+/// The weights' gradient over some rows: `partial[tap][c] = Σ source[x + tap][c] · gradient[x][c]`.
+struct WeightRows<'a> {
+    shape: &'a Shape,
+    source: RawView,
+    gradient: RawView,
+    partial: *mut f32,
+    rows: std::ops::Range<usize>,
+}
+
+impl WeightRows<'_> {
+    /// Adds `N` neighbouring taps of one kernel row for one channel block.
+    #[inline(always)]
+    fn taps<S: Simd, const N: usize>(&self, simd: S, ky: usize, first: usize, channel: usize) {
+        let shape = self.shape;
+        let (half, width) = (shape.kernel / 2, shape.width);
+        let channels = shape.channels.padded();
+        let mut sums = [simd.zero(); N];
+        for row in self.rows.clone() {
+            let (image, y) = (row / shape.height, row % shape.height);
+            if y + ky < half || y + ky - half >= shape.height {
+                continue;
+            }
+            let line = (image * shape.height + y + ky - half) * width;
+            for x in 0..width {
+                // SAFETY: the caller has checked the extents; taps outside the row are skipped.
+                unsafe {
+                    let gradient = load(simd, self.gradient.pixel(row * width + x).add(channel));
+                    for (index, sum) in sums.iter_mut().enumerate() {
+                        let source_x = x + first + index;
+                        if source_x >= half && source_x - half < width {
+                            let source = self.source.pixel(line + source_x - half).add(channel);
+                            *sum = simd.fma(load(simd, source), gradient, *sum);
+                        }
+                    }
+                }
+            }
+        }
+        for (index, sum) in sums.into_iter().enumerate() {
+            let tap = ky * shape.kernel + first + index;
+            // SAFETY: the partial has `channels` floats a tap and belongs to this chunk.
+            unsafe { store(simd, sum, self.partial.add(tap * channels + channel)) };
+        }
+    }
+}
+
+impl Kernel for WeightRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let kernel = self.shape.kernel;
+        for channel in (0..self.shape.channels.padded()).step_by(BLOCK) {
+            for ky in 0..kernel {
+                let mut first = 0;
+                while first < kernel {
+                    if first + TAPS <= kernel {
+                        self.taps::<S, TAPS>(simd, ky, first, channel);
+                        first += TAPS;
+                    } else {
+                        self.taps::<S, 1>(simd, ky, first, channel);
+                        first += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn backward_weights(
+    shape: &Shape,
+    level: Level,
+    threads: &Threads,
+    input: View<'_>,
+    output_gradient: View<'_>,
+    weight_gradient: &mut [f32],
+    scratch: &[Cell<f32>],
+) {
+    let channels = shape.channels.padded();
+    let source = input.raw(shape.pixels(), channels);
+    let gradient = output_gradient.raw(shape.pixels(), channels);
+    let taps = shape.kernel * shape.kernel;
+    let count = partial_count(shape);
+    let rows = shape.batch * shape.height;
+    let partials = View::dense(scratch, taps * channels);
+    let raw_partials = partials.raw(count, taps * channels);
+    threads.run(count, |index| {
+        level.dispatch(WeightRows {
+            shape,
+            source,
+            gradient,
+            // SAFETY: each chunk has its own partial.
+            partial: unsafe { raw_partials.pixel(index) },
+            rows: index * rows / count..(index + 1) * rows / count,
+        });
+    });
+    let target = View::dense(as_cells(weight_gradient), taps);
+    for (channel, place) in shape.channels.places().enumerate() {
+        for tap in 0..taps {
+            let sum: f32 = (0..count)
+                .map(|index| partials.get(index, tap * channels + place))
+                .sum();
+            target.set(channel, tap, target.get(channel, tap) + sum);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! SIMD: one small trait, one implementation per instruction set, chosen once at run time.
+//!
+//! Kernels are written once over [`Simd`], whose unit is a block of 16 channels (`F16`): one AVX-512 register,
+//! two AVX2 registers, four NEON registers or a plain array. A value of an implementation is the proof that the
+//! machine has the instructions, so its methods are safe. [`Level::dispatch`] compiles a [`Kernel`] once per
+//! level with the right target features.
+//!
+//! Rule for kernels: everything below `Kernel::run` is `#[inline(always)]` and generic over `S: Simd`, because a
+//! function with `#[target_feature]` can't be inlined by force and one without it can't use the instructions.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+pub mod pointer;
+mod portable;
+
+pub use math::{exp, sigmoid, silu};
+pub use portable::Portable;
+
+/// The floats in one block.
+pub const BLOCK: usize = 16;
+
+/// Sixteen-float arithmetic of one instruction set.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// Sixteen floats in registers.
+    type F16: Copy;
+    /// The level this implements.
+    const LEVEL: Level;
+    /// The most blocks that the accumulators of a register tile take.
+    const TILE_ROWS: usize;
+
+    fn zero(self) -> Self::F16;
+    fn splat(self, value: f32) -> Self::F16;
+    fn load(self, source: &[f32; BLOCK]) -> Self::F16;
+    fn store(self, value: Self::F16, target: &mut [f32; BLOCK]);
+    fn add(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    fn sub(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    fn mul(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    fn div(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    /// Returns `a * b + c`, rounded once where the machine can.
+    fn fma(self, a: Self::F16, b: Self::F16, c: Self::F16) -> Self::F16;
+    /// Returns the smaller; `b` where either is not a number.
+    fn min(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    /// Returns the larger; `b` where either is not a number.
+    fn max(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    /// Rounds to the nearest integer, ties to even.
+    fn round(self, a: Self::F16) -> Self::F16;
+    /// Returns `2^a` for integral `a` in -126..=127.
+    fn exp2_integer(self, a: Self::F16) -> Self::F16;
+    /// Adds the sixteen floats, in a fixed order.
+    fn sum(self, a: Self::F16) -> f32;
+    /// Asks for the cache line of an address, which need not be valid, in the level 2 cache.
+    #[inline(always)]
+    fn prefetch(self, _address: *const f32) {}
+}
+
+/// Work that is compiled once per instruction set.
+pub trait Kernel {
+    type Output;
+
+    /// Does the work; implementations are `#[inline(always)]`.
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// An instruction set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Plain Rust, for any machine.
+    Portable,
+    /// 128-bit NEON.
+    Neon,
+    /// 256-bit AVX2 with FMA.
+    Avx2,
+    /// 512-bit AVX-512F.
+    Avx512,
+}
+
+impl Level {
+    /// Every level, from the slowest.
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
+
+    /// Returns the fastest level of this machine.
+    pub fn best() -> Self {
+        Self::ALL
+            .into_iter()
+            .rev()
+            .find(|level| level.is_available())
+            .unwrap_or(Self::Portable)
+    }
+
+    /// Returns whether this machine has the level.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => avx2::Avx2::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => avx512::Avx512::detect().is_some(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => neon::Neon::detect().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Returns the name for people: `avx2`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// Runs `kernel` compiled for this level, or for `Portable` where the machine lacks it.
+    pub fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => match avx2::Avx2::detect() {
+                Some(simd) => simd.run(kernel),
+                None => kernel.run(Portable),
+            },
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => match avx512::Avx512::detect() {
+                Some(simd) => simd.run(kernel),
+                None => kernel.run(Portable),
+            },
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => match neon::Neon::detect() {
+                Some(simd) => simd.run(kernel),
+                None => kernel.run(Portable),
+            },
+            _ => kernel.run(Portable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
