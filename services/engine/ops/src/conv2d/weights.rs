@@ -13,7 +13,7 @@ use std::cell::Cell;
 
 use super::Shape;
 use super::geometry::Gather;
-use super::kernels::{ScatterTile, Tiles, scatter};
+use super::kernels::{PANELS_MAX, ScatterTile, Tiles, scatter, tile_panels, tile_rows};
 use super::source::{Prefetch, Source, Window, clear};
 use crate::parallel::Threads;
 use crate::simd::{BLOCK, Kernel, Level, Simd};
@@ -317,40 +317,46 @@ impl ScatterTask<'_> {
         let source_row = chunk.window.columns * block;
         let rows_most = (STRETCH_PIXELS / chunk.columns).max(1);
         let stretches = chunk.rows.div_ceil(rows_most) * chunk.columns.div_ceil(STRETCH_PIXELS);
-        let steps = stretches * panels * taps.0 * blocks;
+        let panel_groups = panels.div_ceil(tile_panels::<S>(PANELS_MAX));
+        let steps = stretches * panel_groups * taps.0 * blocks;
         let lines = prefetch.map(|prefetch| prefetch.lines().div_ceil(steps));
         for (first_row, pixel_rows) in Tiles::new(chunk.rows, rows_most) {
             for (first_column, pixels) in Tiles::new(chunk.columns, STRETCH_PIXELS) {
-                for panel in 0..panels {
+                let mut panel = 0;
+                while panel < panels {
+                    let together = tile_panels::<S>(panels - panel);
                     for (ky, block_index) in
                         (0..taps.0).flat_map(|ky| (0..blocks).map(move |b| (ky, b)))
                     {
                         let block_row = block_index * chunk.window.rows + first_row * step + ky;
                         let source = block_row * source_row + first_column * step * block;
                         let pixel = first_row * chunk.columns + first_column;
-                        let gradient = (panel * chunk.rows * chunk.columns + pixel) * BLOCK;
+                        let panel_pixels = chunk.rows * chunk.columns;
                         for (prefetch, lines) in prefetch.iter_mut().zip(lines) {
                             prefetch.step(simd, lines);
                         }
                         let run = taps.1 * block;
                         let row = (ky * blocks + block_index) * run;
-                        for (first, rows) in Tiles::new(run, S::TILE_ROWS) {
-                            // SAFETY: the windows of the stretch lie in the copies, the rows in the panel.
+                        for (first, rows) in Tiles::new(run, tile_rows::<S>(together)) {
+                            // SAFETY: the windows of the stretch lie in the copies, the rows in the panels.
                             unsafe {
                                 let tile = ScatterTile {
                                     source: self.lane.add(source + first),
                                     source_stride: step * block,
                                     source_row: step * source_row,
-                                    gradient: gradients.add(gradient),
+                                    gradient: gradients.add((panel * panel_pixels + pixel) * BLOCK),
                                     gradient_row: chunk.columns * BLOCK,
+                                    gradient_panel: panel_pixels * BLOCK,
                                     pixel_rows,
                                     pixels,
                                     target: sums.add(panel * panel_len + (row + first) * BLOCK),
+                                    target_panel: panel_len,
                                 };
-                                scatter(simd, rows, &tile);
+                                scatter(simd, rows, together, &tile);
                             }
                         }
                     }
+                    panel += together;
                 }
             }
         }

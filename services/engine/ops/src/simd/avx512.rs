@@ -43,7 +43,18 @@ macro_rules! call {
 impl Simd for Avx512 {
     type F16 = __m512;
     const LEVEL: Level = Level::Avx512;
-    const TILE_ROWS: usize = 16;
+    const TILE_BLOCKS: usize = 24;
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx2,fma")]
+        fn with_features<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves that the machine has the features.
+        unsafe { with_features(self, kernel) }
+    }
 
     #[inline(always)]
     fn zero(self) -> Self::F16 {

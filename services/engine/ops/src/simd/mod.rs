@@ -30,8 +30,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type F16: Copy;
     /// The level this implements.
     const LEVEL: Level;
-    /// The most blocks that the accumulators of a register tile take.
-    const TILE_ROWS: usize;
+    /// The blocks of accumulators of a register tile.
+    const TILE_BLOCKS: usize;
 
     fn zero(self) -> Self::F16;
     fn splat(self, value: f32) -> Self::F16;
@@ -53,6 +53,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn exp2_integer(self, a: Self::F16) -> Self::F16;
     /// Adds the sixteen floats, in a fixed order.
     fn sum(self, a: Self::F16) -> f32;
+    /// Runs `kernel` as a function of its own, with registers of its own.
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output;
     /// Asks for the cache line of an address, which need not be valid, in the level 2 cache.
     #[inline(always)]
     fn prefetch(self, _address: *const f32) {}

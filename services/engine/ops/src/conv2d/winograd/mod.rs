@@ -15,6 +15,7 @@ pub(super) use weights::run as backward_weights;
 
 use self::transforms::{INPUT, OUTPUT, POINTS, Tile};
 use super::geometry::Plane;
+use super::kernels::PANELS_MAX;
 use super::{Pass, Shape};
 use crate::simd::{BLOCK, Simd};
 use crate::view::RawView;
@@ -169,7 +170,7 @@ impl Plan {
     }
 
     fn gather_lane_len(&self) -> usize {
-        POINTS * (self.source_stride() + self.panel_stride())
+        POINTS * (self.source_stride() + PANELS_MAX * self.panel_stride())
     }
 
     fn weights_lane_len(&self) -> usize {
