@@ -36,12 +36,11 @@ pub fn exp<S: Simd>(simd: S, x: S::F16) -> S::F16 {
 #[inline(always)]
 pub fn sigmoid<S: Simd>(simd: S, x: S::F16) -> S::F16 {
     let one = simd.splat(1.0);
-    simd.div(one, simd.add(one, exp(simd, simd.sub(simd.zero(), x))))
+    simd.reciprocal(simd.add(one, exp(simd, simd.sub(simd.zero(), x))))
 }
 
 /// Returns x / (1 + e^-x).
 #[inline(always)]
 pub fn silu<S: Simd>(simd: S, x: S::F16) -> S::F16 {
-    let one = simd.splat(1.0);
-    simd.div(x, simd.add(one, exp(simd, simd.sub(simd.zero(), x))))
+    simd.mul(x, sigmoid(simd, x))
 }

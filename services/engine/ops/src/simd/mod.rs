@@ -41,6 +41,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn sub(self, a: Self::F16, b: Self::F16) -> Self::F16;
     fn mul(self, a: Self::F16, b: Self::F16) -> Self::F16;
     fn div(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    /// Returns 1 / a within one unit in the last place, for a magnitude between 2^-126 and 2^126.
+    #[inline(always)]
+    fn reciprocal(self, a: Self::F16) -> Self::F16 {
+        self.div(self.splat(1.0), a)
+    }
     /// Returns `a * b + c`, rounded once where the machine can.
     fn fma(self, a: Self::F16, b: Self::F16, c: Self::F16) -> Self::F16;
     /// Returns the smaller; `b` where either is not a number.
