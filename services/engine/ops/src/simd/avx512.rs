@@ -79,6 +79,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, value: Self::F16, target: *mut f32) {
+        call!(_mm512_stream_ps, target, value);
+    }
+
+    #[inline(always)]
     fn add(self, a: Self::F16, b: Self::F16) -> Self::F16 {
         call!(_mm512_add_ps, a, b)
     }
@@ -137,6 +142,11 @@ impl Simd for Avx512 {
         let biased = call!(_mm512_add_epi32, integers, bias);
         let shifted = call!(_mm512_slli_epi32::<23>, biased);
         call!(_mm512_castsi512_ps, shifted)
+    }
+
+    #[inline(always)]
+    fn scale(self, a: Self::F16, n: Self::F16) -> Self::F16 {
+        call!(_mm512_scalef_ps, a, n)
     }
 
     #[inline(always)]
