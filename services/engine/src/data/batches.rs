@@ -155,7 +155,7 @@ impl TrainingBatches {
         let source = (scene.picture.width(), scene.picture.height());
         let warp = Warp::draw(&mut stream, augmentation, source, *size);
         let mut scene = warp.apply(&scene, *size);
-        augment::recolour_and_flip(&mut scene, augmentation, *seed, epoch, sample);
+        augment::recolour_and_flip(&mut scene, augmentation, *seed, epoch, sample, None);
         Ok(scene)
     }
 
@@ -395,7 +395,7 @@ mod tests {
                 sample(2, 80, 50),
                 sample(3, 64, 64),
             ],
-            test: Vec::new(),
+            ..Dataset::default()
         })
     }
 

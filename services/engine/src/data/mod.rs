@@ -1,6 +1,6 @@
 //! From files to batches: reading a data set, decoding, augmenting and preparing batches ahead of the step.
 //!
-//! `yolo` and `labels` read a data set in the YOLO layout; `decode` and `picture` hold images; `cache` keeps decoded
+//! `yolo` and `labels` read a data set in the YOLO layout, `folders` one of a folder for each class; `decode` and `picture` hold images; `cache` keeps decoded
 //! ones; `letterbox` and `augment` say what the network sees; `batches` puts batches together and `loader` does so on
 //! threads of its own. `sample` draws a data set for those who have none.
 //!
@@ -12,17 +12,21 @@ pub mod batches;
 pub mod cache;
 pub mod colour;
 pub mod decode;
+pub mod folders;
 pub mod labels;
 pub mod letterbox;
 pub mod loader;
+pub mod masks;
 pub mod picture;
 pub mod sample;
 pub mod yolo;
 
+use std::path::Path;
+
 pub use augment::Augmentation;
 pub use batches::{Batch, Split, TrainingBatches, ValidationBatches};
 pub use decode::Source;
-pub use labels::Label;
+pub use labels::{Keypoint, Label};
 pub use loader::Loader;
 pub use picture::Picture;
 
@@ -35,14 +39,40 @@ pub struct Sample {
     pub labels: Vec<Label>,
 }
 
+/// The keypoints that every object of a data set has.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct KeypointLayout {
+    pub count: usize,
+    /// Numbers of a keypoint in label files and predictions: x and y, and whether it is visible where there are 3.
+    pub dims: usize,
+    /// Which keypoint takes each one's place in a mirrored picture; without it pictures are never mirrored.
+    pub flip: Option<Vec<usize>>,
+    /// How far each may be off, as a share of the object's size; empty where the data set doesn't say.
+    pub sigmas: Vec<f32>,
+    /// Empty where the data set doesn't say.
+    pub names: Vec<String>,
+}
+
 /// A data set ready to train on.
 #[derive(Debug, Clone, Default)]
 pub struct Dataset {
     /// Class names; a label's class is an index into them.
     pub classes: Vec<String>,
+    /// Whether each picture shows one class as a whole (a folder for each class) rather than objects.
+    pub is_classification: bool,
+    pub keypoints: Option<KeypointLayout>,
     pub train: Vec<Sample>,
     pub val: Vec<Sample>,
     pub test: Vec<Sample>,
+}
+
+/// Reads the data set at `path`: a YAML file or the folder that holds one, or a folder of a folder for each class.
+pub fn open(path: &Path, strictness: yolo::Strictness) -> crate::Result<(Dataset, yolo::Report)> {
+    if folders::holds_classes(path) {
+        folders::open(path, strictness)
+    } else {
+        yolo::open(path, strictness)
+    }
 }
 
 impl Dataset {
@@ -59,6 +89,7 @@ impl Dataset {
             for label in &sample.labels {
                 hasher.update(&label.class.to_le_bytes());
                 let points = label.polygon.iter().flatten();
+                let points = points.chain(label.keypoints.iter().flatten());
                 for value in label.bounds.iter().chain(points) {
                     hasher.update(&value.to_le_bytes());
                 }

@@ -8,7 +8,8 @@ use super::TrainOptions;
 use super::report::{EpochReport, Progress, Reason, Started, StepReport, StopHandle};
 use super::trainer::{Ending, Trainer};
 use crate::checkpoint::{Checkpoint, files};
-use crate::data::yolo::{self, Strictness};
+use crate::data::yolo::Strictness;
+use crate::data::{self, Dataset};
 use crate::validate::{self, ValidateOptions, Validation};
 use crate::{Error, Result};
 
@@ -99,21 +100,21 @@ impl Paths {
     }
 }
 
-fn open_data(
-    options: &TrainOptions,
-    progress: &mut dyn Progress,
-) -> Result<Arc<crate::data::Dataset>> {
+fn open_data(options: &TrainOptions, progress: &mut dyn Progress) -> Result<Arc<Dataset>> {
     let strictness = if options.strict {
         Strictness::Refuse
     } else {
         Strictness::LeaveOut
     };
-    let (dataset, report) = yolo::open(&options.data, strictness)?;
+    let (dataset, report) = data::open(&options.data, strictness)?;
     for note in &report.notes {
         progress.on_note(note)?;
     }
     for (place, rule) in &report.left_out {
         progress.on_note(&format!("left out: {place}: {rule}"))?;
+    }
+    for (place, rule) in &report.rows_left_out {
+        progress.on_note(&format!("row left out: {place}: {rule}"))?;
     }
     if report.duplicates + report.empty_boxes > 0 {
         progress.on_note(&format!(
