@@ -92,9 +92,15 @@ fn how_long_a_step_takes() {
         let whole = Stopwatch::start();
         network.forward(&mut state, Images::U8(&images));
         let watch = Stopwatch::start();
-        let (heads, mut gradients) = network.heads_and_gradients();
+        let (outputs, mut gradients) = network.outputs_and_gradients();
         let size = (shape.height, shape.width);
-        let output = loss.compute(&heads, &mut gradients, &targets, size, threads);
+        let output = loss.compute(
+            &outputs.branches[0],
+            &mut gradients.branches[0],
+            &targets,
+            size,
+            threads,
+        );
         *others.entry("loss").or_default() += watch.elapsed();
         assert!(output.total.is_finite());
         network.backward(&state, &mut gradient);
