@@ -2,6 +2,7 @@
 //! picture. A rotated box is a polygon of its four corners.
 
 use super::yolo::Strictness;
+use crate::models::KeypointShape;
 
 /// The largest label file that is read.
 pub const LABEL_BYTES_MAX: u64 = 64 << 20;
@@ -45,8 +46,8 @@ impl Label {
 pub struct RowFormat {
     /// Bounds the class numbers.
     pub class_count: usize,
-    /// Keypoints of every row and numbers of each (2 or 3); none in a data set of boxes or polygons.
-    pub keypoints: Option<(usize, usize)>,
+    /// Of every row; none in a data set of boxes or polygons.
+    pub keypoints: Option<KeypointShape>,
 }
 
 /// Everything one label file said.
@@ -150,12 +151,9 @@ fn box_label(row: &[f32], class_count: usize) -> Result<Label, String> {
 
 /// A row of class, box and `count` points of `dims` numbers. Without a third number a point is labelled unless it
 /// lies outside.
-fn keypoint_label(
-    row: &[f32],
-    class_count: usize,
-    (count, dims): (usize, usize),
-) -> Result<Label, String> {
-    let columns = BOX_COLUMNS + count * dims;
+fn keypoint_label(row: &[f32], class_count: usize, shape: KeypointShape) -> Result<Label, String> {
+    let columns = BOX_COLUMNS + shape.values();
+    let KeypointShape { count, dims } = shape;
     if row.len() != columns {
         return Err(format!(
             "a row has {columns} columns (class, box and {count} keypoints of {dims} numbers), this one has {}",
@@ -270,7 +268,7 @@ mod tests {
     };
     const THREE_POINTS: RowFormat = RowFormat {
         class_count: 2,
-        keypoints: Some((3, 3)),
+        keypoints: Some(KeypointShape { count: 3, dims: 3 }),
     };
 
     fn strict(text: &[u8]) -> Result<Labels, Refusal> {
@@ -381,7 +379,7 @@ mod tests {
             );
         }
         let pairs = RowFormat {
-            keypoints: Some((2, 2)),
+            keypoints: Some(KeypointShape { count: 2, dims: 2 }),
             ..THREE_POINTS
         };
         let row = b"0 .5 .5 .2 .2 .1 .2 -.005 .4";

@@ -1,24 +1,30 @@
 //! The loop of a run: batches in, steps, validation after each epoch, checkpoints out.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use super::columns::Columns;
+use super::freeze::Freeze;
 use super::networks::Networks;
-use super::options::TrainOptions;
+use super::options::{EPOCHS_MAX, TrainOptions};
 use super::report::{
     EpochReport, Progress, Reason, Scores, Started, StepReport, StopHandle, finite,
 };
-use super::transfer;
+use super::row::Row;
+use super::session::Session;
+use super::{diagnose, transfer};
 use crate::checkpoint::{Checkpoint, FORMAT_VERSION, Header, Position};
 use crate::clock::Stopwatch;
 use crate::data::batches::TrainingOptions;
 use crate::data::yolo::Strictness;
 use crate::data::{Batch, Dataset, Loader, TrainingBatches};
 use crate::loss::DetectLoss;
-use crate::models::{self, ModelSpec};
-use crate::network::{Images, InputShape, State};
+use crate::models::{self, ModelSpec, Task};
+use crate::network::{Images, InputShape, State, TensorInfo};
 use crate::ops::simd::Level;
 use crate::optim::{
-    self, Accumulation, Ema, GRADIENT_NORM_MAX, Optimizer, OptimizerSettings, Schedule,
+    self, Accumulation, CLASS_BRANCH_BOOST, Ema, GRADIENT_NORM_MAX, Optimizer, OptimizerKind,
+    OptimizerSettings, Schedule,
 };
 use crate::parallel::Threads;
 use crate::plan::Mode;
@@ -31,6 +37,7 @@ pub const NOT_FINITE_MAX: u32 = 10;
 const NETWORKS_HELD: usize = 2;
 /// Validation batches are so much larger: they need far less memory.
 const VALIDATION_BATCH_FACTOR: usize = 2;
+const SECONDS_PER_HOUR: f64 = 3600.0;
 /// The engine that writes a checkpoint.
 const BUILD: &str = concat!("fovea ", env!("CARGO_PKG_VERSION"));
 
@@ -71,6 +78,7 @@ pub struct Trainer {
     gradient: Vec<f32>,
     /// Running statistics before the step at hand, for when its loss is not finite.
     statistics_before: Vec<f32>,
+    frozen: Frozen,
     position: Position,
     best: Option<(f64, u32)>,
     history: Vec<EpochReport>,
@@ -81,14 +89,16 @@ pub struct Trainer {
 impl Trainer {
     /// Begins a run. `pretrained` gives the weights to start from where names and shapes agree.
     pub fn new(
-        options: TrainOptions,
+        mut options: TrainOptions,
         dataset: Arc<Dataset>,
         pretrained: Option<&Checkpoint>,
     ) -> Result<Self> {
+        let mut notes: Vec<String> = options.round_size().into_iter().collect();
         options.check()?;
-        let spec = ModelSpec::parse(&options.model, dataset.classes.len())?;
+        let dataset = options.prepared(dataset);
+        let spec = options.spec(&dataset)?;
+        options.settle_optimizer(dataset.train.len(), spec.class_count)?;
         let mut state = models::initialise(&spec, options.seed);
-        let mut notes = Vec::new();
         if let Some(pretrained) = pretrained {
             notes.push(transfer::transfer(
                 &spec,
@@ -118,8 +128,8 @@ impl Trainer {
         let mut options = header.options.clone();
         options.threads = threads;
         options.check()?;
-        let spec = ModelSpec::parse(&options.model, dataset.classes.len())?;
-        let dataset = options.limited(dataset);
+        let dataset = options.prepared(dataset);
+        let spec = options.spec(&dataset)?;
         checkpoint.check_continues(place, &spec, &dataset.classes, &dataset.fingerprint()?)?;
         let refuse = |rule: &str| Error::Checkpoint {
             place: place.to_owned(),
@@ -162,7 +172,6 @@ impl Trainer {
         dataset: Arc<Dataset>,
         state: State,
     ) -> Result<Self> {
-        let dataset = options.limited(dataset);
         if dataset.train.is_empty() {
             return Err(Error::Data {
                 place: "train".into(),
@@ -177,23 +186,28 @@ impl Trainer {
         let batches = TrainingBatches::new(
             Arc::clone(&dataset),
             TrainingOptions {
+                task: spec.task,
                 seed: options.seed,
                 size: options.imgsz,
+                multi_scale: options.multi_scale,
                 batch: options.batch,
                 augmentation: options.augmentation,
                 close_mosaic_at: options.close_mosaic_at(),
                 strictness,
-                cache_bytes: options.cache_bytes,
+                cache: options.cache(),
             },
         );
         let validator = if options.val && !dataset.val.is_empty() {
             let validation = ValidateOptions {
                 imgsz: options.imgsz,
-                batch: options.batch * VALIDATION_BATCH_FACTOR,
+                batch: match spec.task {
+                    Task::Obb => options.batch,
+                    _ => options.batch * VALIDATION_BATCH_FACTOR,
+                },
                 iou: options.iou as f32,
                 max_det: options.max_det,
                 workers: options.loader_threads(threads.count()),
-                cache_bytes: options.cache_bytes,
+                cache: options.cache(),
                 strict: options.strict,
                 gains: options.gains,
                 ..ValidateOptions::default()
@@ -224,6 +238,7 @@ impl Trainer {
             accumulation: Accumulation::default(),
             gradient: vec![0.0; state.parameters.len()],
             statistics_before: Vec::new(),
+            frozen: Frozen::new(&options.freeze, &tables, &state),
             position: Position::default(),
             best: None,
             history: Vec::new(),
@@ -241,14 +256,7 @@ impl Trainer {
     /// Trains until the end, or until `stop` says so.
     pub fn run(&mut self, stop: &StopHandle, progress: &mut dyn Progress) -> Result<Ending> {
         let per_epoch = self.batches.per_epoch();
-        let mut session = Session {
-            stopwatch: Stopwatch::start(),
-            elapsed_before: self.position.elapsed_seconds,
-            loader: self.start_loader(per_epoch),
-            epoch_images: 0,
-            epoch_began: 0.0,
-            notes_told: 0,
-        };
+        let mut session = Session::new(self.start_loader(), self.position.elapsed_seconds);
         progress.on_start(&self.started()?)?;
         for note in self.notes.drain(..) {
             progress.on_note(&note)?;
@@ -257,8 +265,12 @@ impl Trainer {
             if self.position.batch == 0 && self.is_out_of_patience() {
                 return Ok(Ending::OutOfPatience);
             }
+            if self.options.time > 0.0 {
+                // How many epochs there will be, and so the last ones without mosaic, is known anew each time.
+                session.load_from(self.start_loader());
+            }
             session.begin_epoch();
-            while (self.position.batch as usize) < per_epoch {
+            while (self.position.batch as usize) < per_epoch && !self.is_out_of_time(&session) {
                 if stop.is_stopped() {
                     return self.stop(&session, progress);
                 }
@@ -315,6 +327,11 @@ impl Trainer {
         }
     }
 
+    /// Returns the model that is trained.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
     /// Returns the arguments of the run.
     pub fn options(&self) -> &TrainOptions {
         &self.options
@@ -336,7 +353,7 @@ impl Trainer {
     }
 
     fn started(&mut self) -> Result<Started> {
-        let size = self.options.imgsz;
+        let size = *self.batches.sides().end();
         let count = self.batches.size_of(0);
         let plan_bytes = self
             .networks
@@ -360,12 +377,19 @@ impl Trainer {
         })
     }
 
-    fn start_loader(&self, per_epoch: usize) -> Loader<Batch> {
-        let first = self.position.epoch as usize * per_epoch + self.position.batch as usize;
-        let count = self.options.epochs as usize * per_epoch;
+    /// Starts to make the batches from here to the end; with a time limit, to the end of the epoch.
+    fn start_loader(&self) -> Loader<Batch> {
+        let per_epoch = self.batches.per_epoch();
+        let epoch = self.position.epoch as usize;
+        let first = epoch * per_epoch + self.position.batch as usize;
+        let epochs = match self.options.time > 0.0 {
+            true => epoch + 1,
+            false => self.options.epochs as usize,
+        };
         let threads = self.options.loader_threads(self.threads.count());
         let batches = Arc::clone(&self.batches);
-        Loader::start(first, count, threads, move |index| {
+        batches.close_mosaic_at(self.options.close_mosaic_at());
+        Loader::start(first, epochs * per_epoch, threads, move |index| {
             batches.batch((index / per_epoch) as u32, index % per_epoch)
         })
     }
@@ -376,7 +400,7 @@ impl Trainer {
             place: "train".into(),
             rule: "the loader ended before the run".into(),
         })?;
-        session.tell_unreadable(&self.batches.unreadable(), progress)?;
+        session.tell(&self.batches, progress)?;
         let step = self.step(&batch)?;
         let position = &mut self.position;
         position.iteration += 1;
@@ -388,9 +412,7 @@ impl Trainer {
         };
         if step.is_finite {
             position.loss_count += 1;
-            for (sum, item) in position.loss_sums.iter_mut().zip(step.losses) {
-                *sum += f64::from(item);
-            }
+            position.loss_sums.add(&step.losses);
         }
         let position = self.position;
         if !step.is_finite {
@@ -398,6 +420,12 @@ impl Trainer {
                 return Err(Error::NotFinite {
                     step: position.iteration,
                     limit: NOT_FINITE_MAX,
+                    first: diagnose::first_not_finite(
+                        &self.spec,
+                        &self.state,
+                        &batch,
+                        &self.threads,
+                    ),
                 });
             }
             progress.on_note(&format!(
@@ -414,12 +442,13 @@ impl Trainer {
             batch: position.batch,
             batches: self.batches.per_epoch() as u32,
             iteration: position.iteration,
+            columns: Columns::of(&self.spec),
             losses: step.losses,
             mean_losses: self.mean_losses(),
             learning_rates: self.learning_rates(position.iteration - 1),
             gradient_norm: step.gradient_norm,
             images: batch.count,
-            objects: batch.targets.len(),
+            objects: batch.targets.len() + batch.targets.labels.len(),
             images_per_second: batch.count as f64 / seconds,
             data_wait_share: session.data_wait_share(),
         })
@@ -448,6 +477,7 @@ impl Trainer {
         let mut is_finite = output.total.is_finite();
         if is_finite {
             network.backward(&self.state, &mut self.gradient);
+            self.frozen.clear_gradient(&mut self.gradient);
         } else {
             self.state.buffers.clone_from(&self.statistics_before);
         }
@@ -463,6 +493,7 @@ impl Trainer {
                     &plan.rates,
                     &self.threads,
                 );
+                self.frozen.restore(&mut self.state);
                 self.average.update(&self.state, &self.threads);
             } else {
                 is_finite = false;
@@ -470,7 +501,7 @@ impl Trainer {
             }
         }
         Ok(Step {
-            losses: output.items,
+            losses: output.items.iter().map(|&item| f64::from(item)).collect(),
             is_finite,
             gradient_norm,
         })
@@ -484,6 +515,7 @@ impl Trainer {
         progress: &mut dyn Progress,
     ) -> Result<()> {
         let images_per_second = session.epoch_speed();
+        let data_wait_share = session.data_wait_share();
         let validation = match &mut self.validator {
             None => None,
             Some(validator) => {
@@ -508,20 +540,22 @@ impl Trainer {
         }
         let report = EpochReport {
             epoch: epoch + 1,
+            columns: Columns::of(&self.spec),
             seconds: session.elapsed(),
             losses: self.mean_losses(),
             learning_rates: self.learning_rates(self.position.iteration.saturating_sub(1)),
             validation,
             is_best,
             images_per_second,
-            data_wait_share: session.data_wait_share(),
+            data_wait_share,
         };
         self.history.push(report);
         self.position.epoch += 1;
         self.position.batch = 0;
-        self.position.loss_sums = [0.0; 3];
+        self.position.loss_sums = Row::default();
         self.position.loss_count = 0;
         progress.on_epoch(&report)?;
+        self.estimate_epochs(session, progress)?;
         self.hand_over(session, Reason::Epoch { is_best }, progress)
     }
 
@@ -549,17 +583,94 @@ impl Trainer {
         patience > 0 && self.position.epoch.saturating_sub(best_epoch + 1) >= patience
     }
 
-    fn mean_losses(&self) -> [f64; 3] {
+    fn is_out_of_time(&self, session: &Session) -> bool {
+        let limit = self.options.time * SECONDS_PER_HOUR;
+        limit > 0.0 && session.elapsed() >= limit
+    }
+
+    /// With a time limit, sets the run's epochs to as many as fit into it.
+    fn estimate_epochs(&mut self, session: &Session, progress: &mut dyn Progress) -> Result<()> {
+        if self.options.time == 0.0 {
+            return Ok(());
+        }
+        let done = self.position.epoch;
+        let limit = self.options.time * SECONDS_PER_HOUR;
+        let epochs = if self.is_out_of_time(session) {
+            done
+        } else {
+            let mean = session.elapsed() / f64::from(done.max(1));
+            (limit / mean)
+                .ceil()
+                .clamp(f64::from(done), f64::from(EPOCHS_MAX)) as u32
+        };
+        if epochs != self.options.epochs {
+            progress.on_note(&format!(
+                "{} hours are enough for {epochs} epochs, not {}",
+                self.options.time, self.options.epochs
+            ))?;
+            self.options.epochs = epochs;
+            self.schedule.epochs = epochs as usize;
+        }
+        Ok(())
+    }
+
+    fn mean_losses(&self) -> Row {
         let count = self.position.loss_count.max(1) as f64;
         self.position.loss_sums.map(|sum| finite(sum / count))
     }
 
-    fn learning_rates(&self, iteration: u64) -> [f64; 3] {
+    /// Returns the groups' rates, as the reference numbers them: weights, norms, biases; MuSGD has matrices as a fourth
+    /// and divides each into class branches, which learn faster, and the rest.
+    fn learning_rates(&self, iteration: u64) -> Row {
         let rates = self
             .schedule
             .at(self.position.epoch as usize, iteration)
             .rates;
-        [rates.weight, rates.norm, rates.bias]
+        let groups = [rates.weight, rates.norm, rates.bias];
+        if self.settings.kind != OptimizerKind::MuSgd {
+            return groups.into_iter().collect();
+        }
+        let boost = f64::from(CLASS_BRANCH_BOOST);
+        let groups = groups.into_iter().chain([rates.weight]);
+        groups.flat_map(|rate| [boost * rate, rate]).collect()
+    }
+}
+
+/// Parameters and statistics that stay as they are.
+#[derive(Debug, Default)]
+struct Frozen {
+    parameters: Vec<(Range<usize>, Vec<f32>)>,
+    buffers: Vec<(Range<usize>, Vec<f32>)>,
+}
+
+impl Frozen {
+    fn new(freeze: &Freeze, tables: &models::Tables, state: &State) -> Self {
+        let held = |tensors: &[TensorInfo], values: &[f32]| {
+            let held = tensors.iter().filter(|tensor| freeze.holds(&tensor.name));
+            held.map(|tensor| (tensor.range(), values[tensor.range()].to_vec()))
+                .collect()
+        };
+        Self {
+            parameters: held(&tables.parameters, &state.parameters),
+            buffers: held(&tables.buffers, &state.buffers),
+        }
+    }
+
+    /// Leaves frozen parameters out of the gradient and its length.
+    fn clear_gradient(&self, gradient: &mut [f32]) {
+        for (range, _) in &self.parameters {
+            gradient[range.clone()].fill(0.0);
+        }
+    }
+
+    /// Undoes decay and momentum of frozen parameters, and what batches did to their statistics.
+    fn restore(&self, state: &mut State) {
+        for (range, values) in &self.parameters {
+            state.parameters[range.clone()].copy_from_slice(values);
+        }
+        for (range, values) in &self.buffers {
+            state.buffers[range.clone()].copy_from_slice(values);
+        }
     }
 }
 
@@ -572,67 +683,36 @@ impl TrainOptions {
         }
     }
 
-    /// Returns the data set with the share of training pictures that the run uses.
-    fn limited(&self, dataset: Arc<Dataset>) -> Arc<Dataset> {
+    /// Returns the model for a data set that has what its task needs.
+    fn spec(&self, dataset: &Dataset) -> Result<ModelSpec> {
+        let spec = ModelSpec::parse(&self.model, dataset.classes.len())?;
+        dataset.check_task(spec.task)?;
+        match &dataset.keypoints {
+            Some(layout) if spec.task == Task::Pose => spec.with_keypoints(layout.shape),
+            _ => Ok(spec),
+        }
+    }
+
+    /// Returns the data set with the share of training pictures that the run uses, and its classes taken for one where
+    /// the run wants that.
+    fn prepared(&self, dataset: Arc<Dataset>) -> Arc<Dataset> {
         let count = dataset.train.len();
         let kept = (count as f64 * self.fraction).round_ties_even() as usize;
-        if kept >= count {
+        if kept >= count && !self.single_cls {
             return dataset;
         }
-        let mut limited = Dataset::clone(&dataset);
-        limited.train.truncate(kept.max(1));
-        Arc::new(limited)
+        let mut prepared = Dataset::clone(&dataset);
+        if self.single_cls {
+            prepared = prepared.with_single_class();
+        }
+        prepared.train.truncate(kept.max(1));
+        Arc::new(prepared)
     }
 }
 
 /// What one batch came to.
 struct Step {
-    losses: [f32; 3],
+    losses: Row,
     is_finite: bool,
     gradient_norm: Option<f64>,
-}
-
-/// What belongs to one call of `run` and to no checkpoint.
-struct Session {
-    stopwatch: Stopwatch,
-    elapsed_before: f64,
-    loader: Loader<Batch>,
-    epoch_images: usize,
-    epoch_began: f64,
-    notes_told: usize,
-}
-
-impl Session {
-    fn elapsed(&self) -> f64 {
-        self.elapsed_before + self.stopwatch.elapsed().as_secs_f64()
-    }
-
-    fn begin_epoch(&mut self) {
-        self.epoch_images = 0;
-        self.epoch_began = self.elapsed();
-    }
-
-    fn epoch_speed(&self) -> f64 {
-        let seconds = (self.elapsed() - self.epoch_began).max(f64::MIN_POSITIVE);
-        self.epoch_images as f64 / seconds
-    }
-
-    fn data_wait_share(&self) -> f64 {
-        let all = self
-            .stopwatch
-            .elapsed()
-            .as_secs_f64()
-            .max(f64::MIN_POSITIVE);
-        self.loader.waited().as_secs_f64() / all
-    }
-
-    fn tell_unreadable(&mut self, all: &[String], progress: &mut dyn Progress) -> Result<()> {
-        for note in all.iter().skip(self.notes_told) {
-            progress.on_note(&format!(
-                "{note}; it is left out and a grey picture takes its place"
-            ))?;
-        }
-        self.notes_told = all.len();
-        Ok(())
-    }
 }

@@ -283,4 +283,29 @@ impl Scene {
             .collect();
         Self { picture, objects }
     }
+
+    /// Returns the scene stretched to a square of `side`.
+    pub fn resized(self, side: usize) -> Self {
+        let (width, height) = (self.picture.width(), self.picture.height());
+        if (width, height) == (side, side) {
+            return self;
+        }
+        let scale = [side as f32 / width as f32, side as f32 / height as f32];
+        let mut objects = self.objects;
+        for object in &mut objects {
+            for (axis, value) in object.corners.iter_mut().enumerate() {
+                *value *= scale[axis % 2];
+            }
+            for [x, y] in &mut object.polygon {
+                (*x, *y) = (*x * scale[0], *y * scale[1]);
+            }
+            for [x, y, _] in &mut object.keypoints {
+                (*x, *y) = (*x * scale[0], *y * scale[1]);
+            }
+        }
+        Self {
+            picture: self.picture.resized(side, side),
+            objects,
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::data::KeypointLayout;
 use crate::data::picture::{Matrix, PADDING};
+use crate::models::KeypointShape;
 use crate::random::{Philox, Use};
 
 fn stream() -> Philox {
@@ -218,10 +219,8 @@ fn full_scene() -> Scene {
 
 fn layout(flip: Option<Vec<usize>>) -> KeypointLayout {
     KeypointLayout {
-        count: 3,
-        dims: 3,
         flip,
-        ..KeypointLayout::default()
+        ..KeypointLayout::new(KeypointShape { count: 3, dims: 3 })
     }
 }
 

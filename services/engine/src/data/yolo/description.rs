@@ -7,10 +7,8 @@ use serde_yaml::Value;
 
 use super::{Report, ending, read_text};
 use crate::data::KeypointLayout;
+use crate::models::KeypointShape;
 use crate::{Error, Result};
-
-/// The most keypoints of an object.
-const KEYPOINTS_MAX: usize = 1024;
 
 /// Finds the YAML file that `path` names or holds.
 pub(super) fn find_description(path: &Path) -> Result<PathBuf> {
@@ -195,12 +193,15 @@ impl Description {
             .as_sequence()
             .and_then(|numbers| numbers.iter().map(Value::as_u64).collect());
         let (count, dims) = match shape.as_deref() {
-            Some(&[count, dims @ 2..=3]) if (1..=KEYPOINTS_MAX as u64).contains(&count) => {
+            Some(&[count, dims @ 2..=3])
+                if (1..=KeypointShape::COUNT_MAX as u64).contains(&count) =>
+            {
                 (count as usize, dims as usize)
             }
             _ => {
                 return Err(self.refuse(format!(
-                    "kpt_shape is [number of keypoints (1 to {KEYPOINTS_MAX}), 2 or 3]"
+                    "kpt_shape is [number of keypoints (1 to {}), 2 or 3]",
+                    KeypointShape::COUNT_MAX
                 )));
             }
         };
@@ -239,8 +240,7 @@ impl Description {
                 .ok_or_else(|| self.refuse(format!("kpt_names holds {count} names")))?,
         };
         Ok(Some(KeypointLayout {
-            count,
-            dims,
+            shape: KeypointShape { count, dims },
             flip,
             sigmas,
             names,

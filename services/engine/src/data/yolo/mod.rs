@@ -171,10 +171,7 @@ impl Description {
         };
         let format = RowFormat {
             class_count: self.classes.len(),
-            keypoints: self
-                .keypoints
-                .as_ref()
-                .map(|layout| (layout.count, layout.dims)),
+            keypoints: self.keypoints.as_ref().map(|layout| layout.shape),
         };
         let place = |line: usize| match line {
             0 => self.name_of(&label_path),

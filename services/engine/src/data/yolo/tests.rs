@@ -153,7 +153,7 @@ fn keypoints_are_described_once_for_all_objects() {
     write(&folder.path().join("labels/val/v.txt"), "");
     let (dataset, _) = open(folder.path(), Strictness::Refuse).unwrap();
     let layout = dataset.keypoints.unwrap();
-    assert_eq!((layout.count, layout.dims), (3, 2));
+    assert_eq!((layout.shape.count, layout.shape.dims), (3, 2));
     assert_eq!(layout.flip, Some(vec![0, 2, 1]));
     assert_eq!(
         (&layout.sigmas[..], layout.names.len()),
