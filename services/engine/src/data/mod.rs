@@ -50,7 +50,7 @@ pub struct KeypointLayout {
     /// Which keypoint takes each one's place in a mirrored picture; without it pictures are never mirrored.
     pub flip: Option<Vec<usize>>,
     /// How far each may be off, as a share of the object's size; empty where the data set doesn't say.
-    pub sigmas: Vec<f32>,
+    pub sigmas: Vec<f64>,
     /// Empty where the data set doesn't say.
     pub names: Vec<String>,
 }

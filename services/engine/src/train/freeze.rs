@@ -1,8 +1,12 @@
 //! Which layers of a model stay as they are while the others are trained.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::models::Tables;
+use crate::network::{State, TensorInfo};
 use crate::{Error, Result};
 
 /// Rows of the model by number, or the beginnings of tensors' names; empty when everything is trained.
@@ -87,6 +91,45 @@ impl TryFrom<Value> for Freeze {
             Value::Null => Ok(Self::default()),
             Value::String(text) => Self::parse(&text),
             other => Self::parse(&other.to_string()),
+        }
+    }
+}
+
+/// Parameters and statistics that stay as they are.
+#[derive(Debug, Default)]
+pub struct Frozen {
+    parameters: Vec<(Range<usize>, Vec<f32>)>,
+    buffers: Vec<(Range<usize>, Vec<f32>)>,
+}
+
+impl Frozen {
+    /// Keeps what `freeze` names, as it is now.
+    pub fn new(freeze: &Freeze, tables: &Tables, state: &State) -> Self {
+        let held = |tensors: &[TensorInfo], values: &[f32]| {
+            let held = tensors.iter().filter(|tensor| freeze.holds(&tensor.name));
+            held.map(|tensor| (tensor.range(), values[tensor.range()].to_vec()))
+                .collect()
+        };
+        Self {
+            parameters: held(&tables.parameters, &state.parameters),
+            buffers: held(&tables.buffers, &state.buffers),
+        }
+    }
+
+    /// Leaves frozen parameters out of the gradient and its length.
+    pub fn clear_gradient(&self, gradient: &mut [f32]) {
+        for (range, _) in &self.parameters {
+            gradient[range.clone()].fill(0.0);
+        }
+    }
+
+    /// Undoes decay and momentum of frozen parameters, and what batches did to their statistics.
+    pub fn restore(&self, state: &mut State) {
+        for (range, values) in &self.parameters {
+            state.parameters[range.clone()].copy_from_slice(values);
+        }
+        for (range, values) in &self.buffers {
+            state.buffers[range.clone()].copy_from_slice(values);
         }
     }
 }

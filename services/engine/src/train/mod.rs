@@ -22,6 +22,7 @@ mod freeze;
 mod learning;
 mod networks;
 mod options;
+mod prepare;
 mod report;
 mod results;
 mod row;

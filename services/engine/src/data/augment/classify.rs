@@ -1,7 +1,7 @@
 //! Pictures that show one class as a whole: a part of any size and shape in training, the middle in validation.
 
 use super::operations::{self, rand_augment};
-use super::{Augmentation, AutoAugment};
+use super::{Augmentation, AutoAugment, policy};
 use crate::data::colour::{self, Jitter};
 use crate::data::picture::Picture;
 use crate::random::{Philox, Use};
@@ -40,6 +40,7 @@ pub fn training_view(
     let mut stream = Philox::new(seed, epoch, sample, Use::Colour);
     match options.auto_augment {
         AutoAugment::RandAugment => rand_augment(&mut view, &mut stream),
+        AutoAugment::AutoAugment => policy::auto_augment(&mut view, &mut stream),
         AutoAugment::None => jitter(&mut view, options, &mut stream),
     }
     let mut stream = Philox::new(seed, epoch, sample, Use::Erase);

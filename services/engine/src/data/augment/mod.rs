@@ -9,6 +9,7 @@ mod mix;
 mod mosaic;
 mod operations;
 mod paste;
+mod policy;
 pub mod polygon;
 #[cfg(test)]
 mod tests;
@@ -72,6 +73,8 @@ pub enum AutoAugment {
     /// Two operations drawn from a list, of one strength (Cubuk et al. 2019, "RandAugment").
     #[default]
     RandAugment,
+    /// One of 25 pairs of operations that were found to serve (Cubuk et al. 2019, "AutoAugment").
+    AutoAugment,
     /// Only colours, as strongly as `hsv_h`, `hsv_s` and `hsv_v` say.
     None,
 }

@@ -1,4 +1,4 @@
-//! The operations of RandAugment on 8-bit pictures, as Pillow and torchvision (BSD) define them.
+//! The operations of RandAugment and AutoAugment on 8-bit pictures, as Pillow and torchvision (BSD) define them.
 
 use crate::data::picture::{Matrix, Picture};
 use crate::random::Philox;
@@ -20,11 +20,12 @@ pub enum Operation {
     Solarise,
     AutoContrast,
     Equalise,
+    Invert,
 }
 
 impl Operation {
-    /// Every operation, in the order in which they are drawn.
-    pub const ALL: [Self; 14] = [
+    /// RandAugment's operations, in the order in which they are drawn.
+    pub const DRAWN: [Self; 14] = [
         Self::Identity,
         Self::ShearX,
         Self::ShearY,
@@ -78,6 +79,7 @@ impl Operation {
             }
             Self::AutoContrast => auto_contrast(picture),
             Self::Equalise => equalise(picture),
+            Self::Invert => map(picture, |level| 255 - level),
         }
     }
 }
@@ -99,7 +101,7 @@ const MAGNITUDE_MAX: f64 = 30.0;
 /// Applies two operations drawn from the list (Cubuk et al. 2019, "RandAugment").
 pub fn rand_augment(picture: &mut Picture, stream: &mut Philox) {
     for _ in 0..OPERATIONS {
-        let operation = Operation::ALL[stream.below(Operation::ALL.len() as u32) as usize];
+        let operation = Operation::DRAWN[stream.below(Operation::DRAWN.len() as u32) as usize];
         operation.apply(picture, MAGNITUDE / MAGNITUDE_MAX, stream.chance(0.5));
     }
 }
@@ -249,7 +251,7 @@ mod tests {
 
     #[test]
     fn no_strength_changes_nothing_but_what_has_none() {
-        for operation in Operation::ALL {
+        for operation in Operation::DRAWN {
             if matches!(operation, Operation::AutoContrast | Operation::Equalise) {
                 continue;
             }
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn every_operation_but_identity_does_something() {
-        for operation in Operation::ALL {
+        for operation in Operation::DRAWN {
             let mut picture = ramp();
             operation.apply(&mut picture, 0.5, false);
             let is_changed = picture != ramp();

@@ -219,7 +219,6 @@ impl Description {
                         .collect::<Option<Vec<_>>>()
                 })
                 .filter(|sigmas| sigmas.len() == count && sigmas.iter().all(|&sigma| sigma > 0.0))
-                .map(|sigmas| sigmas.into_iter().map(|sigma| sigma as f32).collect())
                 .ok_or_else(|| {
                     self.refuse(format!("kpt_oks_sigmas holds {count} numbers above 0"))
                 })?,
