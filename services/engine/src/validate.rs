@@ -13,7 +13,7 @@ use crate::clock::Stopwatch;
 use crate::data::cache::{CACHE_BYTES_DEFAULT, CacheOptions};
 use crate::data::yolo::Strictness;
 use crate::data::{Batch, Dataset, Loader, Split, ValidationBatches, ValidationOptions};
-use crate::loss::{DetectLoss, Gains};
+use crate::loss::{Gains, Loss, LossInput, LossSettings};
 use crate::metrics::{self, DetectMetrics, DetectReport, Detection, Label, NmsOptions};
 use crate::models::ModelSpec;
 use crate::network::{Images, InputShape, Predictions, State};
@@ -132,7 +132,7 @@ pub fn validate(
 pub struct Validator {
     batches: Arc<ValidationBatches>,
     networks: Networks,
-    loss: DetectLoss,
+    loss: Loss,
     nms: NmsOptions,
     class_count: usize,
     workers: usize,
@@ -166,6 +166,12 @@ impl Validator {
             detection_count_max: options.max_det.max(labels_max.unwrap_or(0)),
             ..NmsOptions::validation()
         };
+        let layout = dataset.keypoints.as_ref();
+        let loss_settings = LossSettings {
+            gains: options.gains,
+            keypoint_sigmas: layout.map_or_else(Vec::new, |layout| layout.sigmas.clone()),
+            ..LossSettings::default()
+        };
         let batches = ValidationBatches::new(
             dataset,
             ValidationOptions {
@@ -180,7 +186,7 @@ impl Validator {
         Ok(Self {
             batches: Arc::new(batches),
             networks: Networks::new(spec.clone(), Mode::Infer, threads.clone(), NETWORKS_HELD),
-            loss: DetectLoss::new(spec.class_count, options.gains),
+            loss: Loss::new(spec, loss_settings),
             nms,
             class_count: spec.class_count,
             workers: options
@@ -236,11 +242,13 @@ impl Validator {
         for (detections, labels) in found.iter().zip(labels(batch)) {
             metrics.add(detections, &labels);
         }
-        let size = (batch.height, batch.width);
-        let levels = &network.outputs().branches[0];
-        let output = self
-            .loss
-            .evaluate(levels, &batch.targets, size, &self.threads);
+        let input = LossInput {
+            targets: &batch.targets,
+            image_size: (batch.height, batch.width),
+            parameters: &state.parameters,
+            threads: &self.threads,
+        };
+        let output = self.loss.evaluate(&network.outputs(), &input);
         Ok(output.items.iter().map(|&item| f64::from(item)).collect())
     }
 }

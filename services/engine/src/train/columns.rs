@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::loss::Items;
 use crate::models::{Family, ModelSpec, Task};
 
 /// The names of a model's losses and measures, which follow from family and task.
@@ -31,24 +32,7 @@ impl Columns {
 
     /// Returns the names of the loss items, in their order.
     pub fn loss_names(self) -> &'static [&'static str] {
-        match (self.task, self.family == Family::Yolo26) {
-            (Task::Detect, false) => &["box_loss", "cls_loss", "dfl_loss"],
-            (Task::Detect, true) => &["box_loss", "cls_loss", "l1_loss"],
-            (Task::Segment, false) => &["box_loss", "seg_loss", "cls_loss", "dfl_loss", "sem_loss"],
-            (Task::Segment, true) => &["box_loss", "seg_loss", "cls_loss", "l1_loss", "sem_loss"],
-            (Task::Pose, false) => &["box_loss", "pose_loss", "kobj_loss", "cls_loss", "dfl_loss"],
-            (Task::Pose, true) => &[
-                "box_loss",
-                "pose_loss",
-                "kobj_loss",
-                "cls_loss",
-                "l1_loss",
-                "rle_loss",
-            ],
-            (Task::Obb, false) => &["box_loss", "cls_loss", "dfl_loss", "angle_loss"],
-            (Task::Obb, true) => &["box_loss", "cls_loss", "l1_loss", "angle_loss"],
-            (Task::Classify, _) => &["loss"],
-        }
+        Items::names(self.family, self.task)
     }
 
     /// Returns the names of what validation measures, as `Scores::metrics` orders them.

@@ -218,6 +218,10 @@ impl TrainOptions {
             ("box", f64::from(gains.boxes), 0.0, 1e6),
             ("cls", f64::from(gains.classes), 0.0, 1e6),
             ("dfl", f64::from(gains.distances), 0.0, 1e6),
+            ("pose", f64::from(gains.keypoints), 0.0, 1e6),
+            ("kobj", f64::from(gains.visibility), 0.0, 1e6),
+            ("rle", f64::from(gains.likelihood), 0.0, 1e6),
+            ("angle", f64::from(gains.angles), 0.0, 1e6),
         ];
         for (argument, value, low, high) in ranges {
             if !(low..=high).contains(&value) {

@@ -6,6 +6,7 @@ use super::options::TrainOptions;
 use crate::Result;
 use crate::data::Dataset;
 use crate::data::yolo::Strictness;
+use crate::loss::{self, LossSettings};
 use crate::models::{ModelSpec, Task};
 
 impl TrainOptions {
@@ -25,6 +26,19 @@ impl TrainOptions {
         match &dataset.keypoints {
             Some(layout) if spec.task == Task::Pose => spec.with_keypoints(layout.shape),
             _ => Ok(spec),
+        }
+    }
+
+    /// Returns what the loss takes from the arguments and the data set.
+    pub fn loss_settings(&self, dataset: &Dataset) -> LossSettings {
+        let layout = dataset.keypoints.as_ref();
+        LossSettings {
+            gains: self.gains,
+            class_weights: match self.cls_pw > 0.0 {
+                true => loss::class_weights(&dataset.class_counts(), self.cls_pw),
+                false => Vec::new(),
+            },
+            keypoint_sigmas: layout.map_or_else(Vec::new, |layout| layout.sigmas.clone()),
         }
     }
 

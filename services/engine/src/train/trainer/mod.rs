@@ -15,7 +15,7 @@ use super::transfer;
 use crate::checkpoint::{Checkpoint, Position};
 use crate::data::batches::TrainingOptions;
 use crate::data::{Batch, Dataset, Loader, TrainingBatches};
-use crate::loss::DetectLoss;
+use crate::loss::Loss;
 use crate::models::{self, ModelSpec, Task};
 use crate::network::{InputShape, State};
 use crate::optim::{self, Accumulation, Ema, Optimizer, OptimizerSettings, Schedule};
@@ -53,7 +53,7 @@ pub struct Trainer {
     batches: Arc<TrainingBatches>,
     validator: Option<Validator>,
     networks: Networks,
-    loss: DetectLoss,
+    loss: Loss,
     settings: OptimizerSettings,
     schedule: Schedule,
     optimizer: Optimizer,
@@ -163,7 +163,7 @@ impl Trainer {
             batches: Arc::new(batches),
             validator,
             networks: Networks::new(spec.clone(), Mode::Train, threads.clone(), NETWORKS_HELD),
-            loss: DetectLoss::new(spec.class_count, options.gains),
+            loss: Loss::new(&spec, options.loss_settings(&dataset)),
             optimizer: Optimizer::new(&settings, decay, &tables.parameters),
             average: Ema::new(&state),
             accumulation: Accumulation::default(),

@@ -3,6 +3,7 @@
 use super::{NOT_FINITE_MAX, Trainer};
 use crate::clock::Stopwatch;
 use crate::data::Batch;
+use crate::loss::LossInput;
 use crate::network::{Images, InputShape};
 use crate::optim::{self, GRADIENT_NORM_MAX};
 use crate::train::columns::Columns;
@@ -98,19 +99,27 @@ impl Trainer {
         let network = self.networks.get(shape)?;
         network.forward(&mut self.state, Images::U8(&batch.images));
         let (outputs, mut gradients) = network.outputs_and_gradients();
-        let output = self.loss.compute(
-            &outputs.branches[0],
-            &mut gradients.branches[0],
-            &batch.targets,
-            (batch.height, batch.width),
-            &self.threads,
-        );
+        let (finished, epochs) = (self.position.epoch, self.options.epochs);
+        self.loss.set_progress(finished as usize, epochs as usize);
+        let input = LossInput {
+            targets: &batch.targets,
+            image_size: (batch.height, batch.width),
+            parameters: &self.state.parameters,
+            threads: &self.threads,
+        };
+        let output = self
+            .loss
+            .compute(&outputs, &mut gradients, &mut self.gradient, &input);
         let mut is_finite = output.total.is_finite();
         if is_finite {
             network.backward(&self.state, &mut self.gradient);
             self.frozen.clear_gradient(&mut self.gradient);
         } else {
             self.state.buffers.clone_from(&self.statistics_before);
+            // A head that learns its loss has added to the gradient already: with it goes what waited there.
+            if self.gradient.iter().any(|value| !value.is_finite()) {
+                self.gradient.fill(0.0);
+            }
         }
         let mut gradient_norm = None;
         if self.accumulation.is_step_due(iteration, plan.accumulate) {
