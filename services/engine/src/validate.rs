@@ -13,7 +13,7 @@ use crate::clock::Stopwatch;
 use crate::data::cache::CACHE_BYTES_DEFAULT;
 use crate::data::yolo::Strictness;
 use crate::data::{Batch, Dataset, Loader, Split, ValidationBatches};
-use crate::loss::{DetectLoss, Gains};
+use crate::loss::{Gains, Loss, LossInput, LossSettings};
 use crate::metrics::{self, DetectMetrics, DetectReport, Detection, Label, NmsOptions};
 use crate::models::ModelSpec;
 use crate::network::{Images, InputShape, Predictions, State};
@@ -128,7 +128,7 @@ pub fn validate(
 pub struct Validator {
     batches: Arc<ValidationBatches>,
     networks: Networks,
-    loss: DetectLoss,
+    loss: Loss,
     nms: NmsOptions,
     class_count: usize,
     workers: usize,
@@ -173,7 +173,13 @@ impl Validator {
         Ok(Self {
             batches: Arc::new(batches),
             networks: Networks::new(spec.clone(), Mode::Infer, threads.clone(), NETWORKS_HELD),
-            loss: DetectLoss::new(spec.class_count, options.gains),
+            loss: Loss::new(
+                spec,
+                LossSettings {
+                    gains: options.gains,
+                    ..LossSettings::default()
+                },
+            ),
             nms,
             class_count: spec.class_count,
             workers: options
@@ -231,12 +237,14 @@ impl Validator {
         for (detections, labels) in found.iter().zip(labels(batch)) {
             metrics.add(detections, &labels);
         }
-        let size = (batch.height, batch.width);
-        let levels = &network.outputs().branches[0];
-        let output = self
-            .loss
-            .evaluate(levels, &batch.targets, size, &self.threads);
-        Ok(output.items)
+        let input = LossInput {
+            targets: &batch.targets,
+            image_size: (batch.height, batch.width),
+            parameters: &state.parameters,
+            threads: &self.threads,
+        };
+        let output = self.loss.evaluate(&network.outputs(), &input);
+        Ok(std::array::from_fn(|item| output.items[item]))
     }
 }
 

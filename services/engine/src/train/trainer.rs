@@ -13,7 +13,7 @@ use crate::clock::Stopwatch;
 use crate::data::batches::TrainingOptions;
 use crate::data::yolo::Strictness;
 use crate::data::{Batch, Dataset, Loader, TrainingBatches};
-use crate::loss::DetectLoss;
+use crate::loss::{Loss, LossInput, LossSettings};
 use crate::models::{self, ModelSpec};
 use crate::network::{Images, InputShape, State};
 use crate::ops::simd::Level;
@@ -61,7 +61,7 @@ pub struct Trainer {
     batches: Arc<TrainingBatches>,
     validator: Option<Validator>,
     networks: Networks,
-    loss: DetectLoss,
+    loss: Loss,
     settings: OptimizerSettings,
     schedule: Schedule,
     optimizer: Optimizer,
@@ -218,7 +218,13 @@ impl Trainer {
             batches: Arc::new(batches),
             validator,
             networks: Networks::new(spec.clone(), Mode::Train, threads.clone(), NETWORKS_HELD),
-            loss: DetectLoss::new(spec.class_count, options.gains),
+            loss: Loss::new(
+                &spec,
+                LossSettings {
+                    gains: options.gains,
+                    ..LossSettings::default()
+                },
+            ),
             optimizer: Optimizer::new(&settings, decay, &tables.parameters),
             average: Ema::new(&state),
             accumulation: Accumulation::default(),
@@ -438,13 +444,17 @@ impl Trainer {
         let network = self.networks.get(shape)?;
         network.forward(&mut self.state, Images::U8(&batch.images));
         let (outputs, mut gradients) = network.outputs_and_gradients();
-        let output = self.loss.compute(
-            &outputs.branches[0],
-            &mut gradients.branches[0],
-            &batch.targets,
-            (batch.height, batch.width),
-            &self.threads,
-        );
+        let (finished, epochs) = (self.position.epoch, self.options.epochs);
+        self.loss.set_progress(finished as usize, epochs as usize);
+        let input = LossInput {
+            targets: &batch.targets,
+            image_size: (batch.height, batch.width),
+            parameters: &self.state.parameters,
+            threads: &self.threads,
+        };
+        let output = self
+            .loss
+            .compute(&outputs, &mut gradients, &mut self.gradient, &input);
         let mut is_finite = output.total.is_finite();
         if is_finite {
             network.backward(&self.state, &mut self.gradient);
@@ -470,7 +480,7 @@ impl Trainer {
             }
         }
         Ok(Step {
-            losses: output.items,
+            losses: std::array::from_fn(|item| output.items[item]),
             is_finite,
             gradient_norm,
         })
