@@ -15,7 +15,7 @@ use crate::data::yolo::Strictness;
 use crate::data::{Batch, Dataset, Loader, Split, ValidationBatches, ValidationOptions};
 use crate::loss::{Gains, Loss, LossInput, LossSettings};
 use crate::metrics::{self, DetectMetrics, DetectReport, Detection, Label, NmsOptions};
-use crate::models::ModelSpec;
+use crate::models::{ModelSpec, Task};
 use crate::network::{Images, InputShape, Predictions, State};
 use crate::parallel::Threads;
 use crate::plan::Mode;
@@ -134,6 +134,7 @@ pub struct Validator {
     networks: Networks,
     loss: Loss,
     nms: NmsOptions,
+    task: Task,
     class_count: usize,
     workers: usize,
     threads: Threads,
@@ -188,6 +189,7 @@ impl Validator {
             networks: Networks::new(spec.clone(), Mode::Infer, threads.clone(), NETWORKS_HELD),
             loss: Loss::new(spec, loss_settings),
             nms,
+            task: spec.task,
             class_count: spec.class_count,
             workers: options
                 .workers
@@ -238,9 +240,11 @@ impl Validator {
         };
         let network = self.networks.get_loaded(shape, state)?;
         network.infer_forward(Images::U8(&batch.images));
-        let found = suppress(&network.predictions(), &self.nms, &self.threads);
-        for (detections, labels) in found.iter().zip(labels(batch)) {
-            metrics.add(detections, &labels);
+        if self.task == Task::Detect {
+            let found = suppress(&network.predictions(), &self.nms, &self.threads);
+            for (detections, labels) in found.iter().zip(labels(batch)) {
+                metrics.add(detections, &labels);
+            }
         }
         let input = LossInput {
             targets: &batch.targets,

@@ -28,6 +28,8 @@ mod results;
 mod row;
 mod session;
 #[cfg(test)]
+mod tasks;
+#[cfg(test)]
 mod tests;
 mod trainer;
 mod transfer;
