@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use engine::graph::Op;
-use engine::loss::{DetectLoss, Gains, Targets};
+use engine::loss::{Loss, LossInput, LossSettings, Targets};
 use engine::models::{self, ModelSpec};
 use engine::network::{Images, InputShape, Network, Role, State, TensorInfo};
 use engine::optim::{
@@ -215,7 +215,7 @@ impl<'a> Section<'a> {
 
 /// Returns `[batch][channels][anchors]` of the levels' values.
 fn joined(network: &Network, channels: usize, is_box: bool) -> Vec<f32> {
-    let heads = network.heads();
+    let heads = network.outputs().branches.remove(0);
     let mut result = Vec::new();
     for image in 0..BATCH {
         for channel in 0..channels {
@@ -315,7 +315,7 @@ impl Case {
             }
         }
         section.compare(Record::long("predictions", &recorded["23"][0]), &turned);
-        section.finish(self.spec.name())
+        section.finish(&self.spec.name())
     }
 
     fn train_layers(&self) -> Vec<String> {
@@ -333,8 +333,8 @@ impl Case {
                 convolutions.compare(Record::short(&node.name, recorded, values.len()), &values);
             }
         }
-        let mut failures = rows.finish(self.spec.name());
-        failures.extend(convolutions.finish(self.spec.name()));
+        let mut failures = rows.finish(&self.spec.name());
+        failures.extend(convolutions.finish(&self.spec.name()));
         failures
     }
 
@@ -343,12 +343,17 @@ impl Case {
         let mut network = self.network(Mode::Train, false);
         let mut state = self.state.clone();
         network.forward(&mut state, Images::F32(&self.images));
-        let mut loss = DetectLoss::new(self.spec.class_count, Gains::default());
+        let mut loss = Loss::new(&self.spec, LossSettings::default());
         let targets = targets(self.spec.class_count);
-        let (heads, mut gradients) = network.heads_and_gradients();
-        let size = (SIDE, SIDE);
-        let output = loss.compute(&heads, &mut gradients, &targets, size, &self.threads);
+        let (outputs, mut gradients) = network.outputs_and_gradients();
+        let input = LossInput {
+            targets: &targets,
+            image_size: (SIDE, SIDE),
+            parameters: &state.parameters,
+            threads: &self.threads,
+        };
         let mut gradient = vec![0.0; state.parameters.len()];
+        let output = loss.compute(&outputs, &mut gradients, &mut gradient, &input);
         network.backward(&state, &mut gradient);
 
         let mut failures = self.loss(&output.items, output.total);
@@ -362,18 +367,18 @@ impl Case {
                 grads.compare(record, &gradient[tensor.range()]);
             }
         }
-        failures.extend(grads.finish(self.spec.name()));
+        failures.extend(grads.finish(&self.spec.name()));
         let mut buffers = Section::new(&self.golden, "buffers");
         for tensor in &tables.buffers {
             let recorded = &self.golden["buffers"][&tensor.name];
             let record = Record::short(&tensor.name, recorded, tensor.element_count());
             buffers.compare(record, &state.buffers[tensor.range()]);
         }
-        failures.extend(buffers.finish(self.spec.name()));
+        failures.extend(buffers.finish(&self.spec.name()));
         (failures, gradient)
     }
 
-    fn loss(&self, items: &[f32; 3], total: f32) -> Vec<String> {
+    fn loss(&self, items: &[f32], total: f64) -> Vec<String> {
         let recorded = &self.golden["loss_items"];
         let names = ["box_loss", "cls_loss", "dfl_loss"];
         let expected = names.map(|name| recorded[name].as_f64().unwrap());
@@ -381,7 +386,7 @@ impl Case {
         let whole = self.golden["loss"].as_f64().unwrap();
         let pairs = all
             .map(|((&item, expected), name)| (name, f64::from(item), expected))
-            .chain([("loss", f64::from(total), whole)]);
+            .chain([("loss", total, whole)]);
         let mut failures = Vec::new();
         for (name, got, expected) in pairs {
             let deviation = (got / expected - 1.0).abs();
@@ -393,7 +398,7 @@ impl Case {
         failures
     }
 
-    fn assignment(&self, loss: &DetectLoss, score_sum: f64) -> Vec<String> {
+    fn assignment(&self, loss: &Loss, score_sum: f64) -> Vec<String> {
         let recorded = &self.golden["assigned"][0];
         let mut failures = Vec::new();
         let expected: Vec<_> = recorded["foreground"]
@@ -404,7 +409,7 @@ impl Case {
             .map(|(place, truth)| (numbers(place), truth as u32))
             .map(|(place, truth)| (place[0] as u32, place[1] as u32, truth))
             .collect();
-        let mut assigned: Vec<_> = loss.assignments().collect();
+        let mut assigned: Vec<_> = loss.assignments(0).collect();
         assigned.sort_by_key(|a| (a.image, a.anchor));
         let got: Vec<_> = assigned
             .iter()
@@ -477,7 +482,7 @@ impl Case {
             let record = Record::short(&tensor.name, recorded, tensor.element_count());
             sgd.compare(record, &change[tensor.range()]);
         }
-        failures.extend(sgd.finish(self.spec.name()));
+        failures.extend(sgd.finish(&self.spec.name()));
         failures.extend(self.adamw(&self.changes(OptimizerKind::AdamW, 1e-3, 0.9, gradient)));
         if self.golden["musgd_change"].is_object() {
             failures.extend(self.musgd(&self.changes(OptimizerKind::MuSgd, 0.01, 0.9, gradient)));
@@ -618,11 +623,17 @@ fn a_step_gives_the_same_bits_on_any_number_of_threads() {
         let mut network = Network::with_options(&spec, shape, options, &threads).unwrap();
         let mut state = start.clone();
         network.forward(&mut state, Images::F32(&images));
-        let mut loss = DetectLoss::new(80, Gains::default());
-        let (heads, mut gradients) = network.heads_and_gradients();
-        let size = (SIDE, SIDE);
-        loss.compute(&heads, &mut gradients, &targets(80), size, &threads);
+        let mut loss = Loss::new(&spec, LossSettings::default());
+        let targets = targets(80);
+        let (outputs, mut gradients) = network.outputs_and_gradients();
+        let input = LossInput {
+            targets: &targets,
+            image_size: (SIDE, SIDE),
+            parameters: &state.parameters,
+            threads: &threads,
+        };
         let mut gradient = vec![0.0; state.parameters.len()];
+        loss.compute(&outputs, &mut gradients, &mut gradient, &input);
         network.backward(&state, &mut gradient);
         (state, gradient)
     };

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::clock::Stopwatch;
-use engine::loss::{DetectLoss, Gains, Targets};
+use engine::loss::{Loss, LossInput, LossSettings, Targets};
 use engine::models::{self, ModelSpec};
 use engine::network::{Images, InputShape, Network};
 use engine::optim::{Optimizer, OptimizerSettings, Rates, clip_gradient_norm};
@@ -66,7 +66,7 @@ fn how_long_a_step_takes() {
     let tables = models::tables(spec);
     let mut state = models::initialise(spec, 1);
     let mut network = Network::train(spec, *shape, threads).unwrap();
-    let mut loss = DetectLoss::new(CLASSES, Gains::default());
+    let mut loss = Loss::new(spec, LossSettings::default());
     let mut optimizer = Optimizer::new(&OptimizerSettings::sgd(), 5e-4, &tables.parameters);
     let mut gradient = vec![0.0; state.parameters.len()];
     let images: Vec<u8> = (0..3 * shape.pixel_count())
@@ -94,9 +94,14 @@ fn how_long_a_step_takes() {
         let whole = Stopwatch::start();
         network.forward(&mut state, Images::U8(&images));
         let watch = Stopwatch::start();
-        let (heads, mut gradients) = network.heads_and_gradients();
-        let size = (shape.height, shape.width);
-        let output = loss.compute(&heads, &mut gradients, &targets, size, threads);
+        let (outputs, mut outputs_gradients) = network.outputs_and_gradients();
+        let input = LossInput {
+            targets: &targets,
+            image_size: (shape.height, shape.width),
+            parameters: &state.parameters,
+            threads,
+        };
+        let output = loss.compute(&outputs, &mut outputs_gradients, &mut gradient, &input);
         quickest(others.entry("loss").or_default(), watch.elapsed());
         assert!(output.total.is_finite());
         network.backward(&state, &mut gradient);

@@ -2,11 +2,14 @@
 //! as flat vectors.
 
 mod arena;
+mod heads;
+mod outputs;
 mod run;
 
 use std::time::Duration;
 
 use arena::Arena;
+pub use heads::{HeadLevel, HeadLevelGradient, Map, MapGradient, OutputGradients, Outputs};
 use run::{Runner, Subject};
 
 use crate::clock::Stopwatch;
@@ -15,7 +18,7 @@ use crate::graph::ValueId;
 use crate::models::ModelSpec;
 use crate::ops::conv2d::{Input, Pass};
 use crate::parallel::Threads;
-use crate::plan::{self, Kernel, Mode, Options, Plan};
+use crate::plan::{self, Kernel, Mode, Options, Plan, Rows};
 use crate::{Error, Result};
 
 /// What a parameter is to the optimiser (see `optim`).
@@ -51,30 +54,6 @@ impl TensorInfo {
     pub fn range(&self) -> std::ops::Range<usize> {
         self.offset..self.offset + self.element_count()
     }
-}
-
-/// The raw outputs of one level of a detection head, NHWC: anchor `a = y * width + x` of image `i` starts at
-/// `(i * height * width + a) * box_stride` in `boxes` and `... * score_stride` in `scores`.
-#[derive(Debug, Clone, Copy)]
-pub struct HeadLevel<'a> {
-    /// Pixels of the input per cell: 8, 16 or 32.
-    pub stride: usize,
-    pub height: usize,
-    pub width: usize,
-    /// Distance logits, side-major: 4 sides × `reg_max` bins.
-    pub boxes: &'a [f32],
-    pub box_stride: usize,
-    /// Class logits, `class_count` of them; anything beyond up to `score_stride` is padding.
-    pub scores: &'a [f32],
-    pub score_stride: usize,
-}
-
-/// Where the loss writes the gradients of one level; the same layout as [`HeadLevel`]. The loss writes
-/// every element, zero in the padding.
-#[derive(Debug)]
-pub struct HeadLevelGradient<'a> {
-    pub boxes: &'a mut [f32],
-    pub scores: &'a mut [f32],
 }
 
 /// Everything a model has learnt: two flat vectors described by `models::tables`.
@@ -154,20 +133,28 @@ pub enum Images<'a> {
     F32(&'a [f32]),
 }
 
-/// Decoded predictions of a batch: `[batch][anchors][4 + class_count]`, each row a box as centre x, centre y,
-/// width, height in pixels of the input, then a probability per class.
+/// Decoded predictions of a batch: `[batch][anchors][row]`, rows laid out as `form` says.
+///
+/// Rows of anchors begin with a box as centre x, centre y, width, height in pixels of the input, then a
+/// probability per class. Rows of detections begin with a box as its corners (rotated ones with centre and
+/// size), score and class. Extras end a row: mask coefficients; the angle in radians; keypoints in pixels with
+/// their probability of being visible. A classifier has one row of probabilities for an image.
 #[derive(Debug, Clone, Copy)]
 pub struct Predictions<'a> {
     pub batch: usize,
+    /// Rows of an image.
     pub anchors: usize,
     pub class_count: usize,
+    /// Extras of a row.
+    pub extra_count: usize,
+    pub form: Rows,
     pub values: &'a [f32],
 }
 
 impl<'a> Predictions<'a> {
-    /// Returns the number of values of one anchor.
+    /// Returns the numbers of a row.
     pub fn row_length(&self) -> usize {
-        4 + self.class_count
+        self.form.row_length(self.class_count, self.extra_count)
     }
 
     /// Returns the rows of one image of the batch.
@@ -295,25 +282,18 @@ impl Network {
         self.run_forward(None, Subject::Train(state));
     }
 
-    /// Returns the head's outputs of the last forward pass, finest level first.
-    pub fn heads(&self) -> Vec<HeadLevel<'_>> {
-        run::heads(&self.plan, &self.arena)
+    /// Returns the head's outputs of the last forward pass.
+    pub fn outputs(&self) -> Outputs<'_> {
+        outputs::read(&self.plan, &self.arena)
     }
 
     /// Returns the head's outputs, and where the loss writes their gradients.
     ///
     /// # Panics
     /// When the network is not for training.
-    pub fn heads_and_gradients(&mut self) -> (Vec<HeadLevel<'_>>, Vec<HeadLevelGradient<'_>>) {
-        let gradient = |head: &plan::PlannedHead| {
-            let slots = head
-                .gradients
-                .expect("a network for training has gradients");
-            let [boxes, scores] = slots.map(|slot| run::gradients(&self.plan, &self.arena, slot));
-            HeadLevelGradient { boxes, scores }
-        };
-        let gradients = self.plan.heads.iter().map(gradient).collect();
-        (run::heads(&self.plan, &self.arena), gradients)
+    pub fn outputs_and_gradients(&mut self) -> (Outputs<'_>, OutputGradients<'_>) {
+        let gradients = outputs::gradients(&self.plan, &self.arena);
+        (outputs::read(&self.plan, &self.arena), gradients)
     }
 
     /// Adds the gradient of every parameter, given those of the head's outputs.
@@ -379,15 +359,17 @@ impl Network {
     /// # Panics
     /// When the network is not for prediction.
     pub fn predictions(&self) -> Predictions<'_> {
-        let decoded = self.plan.forward.last().map(|launch| &launch.kernel);
-        let Some(&Kernel::Decode { output }) = decoded else {
+        let Some(planned) = self.plan.predictions else {
             panic!("a network for prediction decodes its outputs");
         };
+        let spec = &self.plan.spec;
         Predictions {
             batch: self.plan.shape.batch,
-            anchors: self.plan.anchor_count(),
-            class_count: self.plan.spec.class_count,
-            values: run::values(&self.plan, &self.arena, output),
+            anchors: planned.rows,
+            class_count: spec.class_count,
+            extra_count: spec.extra_channels(),
+            form: planned.form,
+            values: run::values(&self.plan, &self.arena, planned.output),
         }
     }
 

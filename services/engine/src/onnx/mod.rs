@@ -17,7 +17,7 @@ use builder::Builder;
 use proto::dimension::Value as Side;
 use proto::{Attribute, Entry, ValueInfo};
 
-use crate::graph::{Activation, Convolution, Graph, Node, Op, ValueId};
+use crate::graph::{Activation, Convolution, Form, Graph, Node, Op, ValueId};
 use crate::models::{self, ModelSpec, Task};
 use crate::network::{InputShape, State};
 use crate::{Error, Result};
@@ -62,6 +62,7 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
             ),
         });
     }
+    check_exported(spec)?;
     let graph = models::graph(spec);
     check_state(&graph, state)?;
     let mut writer = Writer {
@@ -74,9 +75,7 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
     for node in &graph.nodes {
         writer.node(node);
     }
-    let anchors = match spec.task {
-        Task::Detect => writer.detect_head(spec.class_count),
-    };
+    let anchors = writer.detect_head(spec.class_count);
     let Builder {
         nodes, constants, ..
     } = writer.builder;
@@ -98,7 +97,7 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
         producer_version: env!("CARGO_PKG_VERSION").into(),
         graph: Some(proto::Graph {
             node: nodes,
-            name: spec.name().into(),
+            name: spec.name(),
             initializer: constants,
             input: vec![ValueInfo::float("images", input)],
             output: vec![ValueInfo::float("output0", output)],
@@ -110,6 +109,16 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
         metadata_props: metadata(spec, options),
     };
     Ok(model.encode_to_vec())
+}
+
+fn check_exported(spec: &ModelSpec) -> Result<()> {
+    if spec.task == Task::Detect && !spec.family.is_end_to_end() {
+        return Ok(());
+    }
+    Err(Error::Argument {
+        argument: "model",
+        rule: format!("{} has no ONNX form in this version", spec.name()),
+    })
 }
 
 fn check_state(graph: &Graph, state: &State) -> Result<()> {
@@ -135,9 +144,7 @@ fn check_state(graph: &Graph, state: &State) -> Result<()> {
 
 /// The keys and value formats that tools for this kind of file read.
 fn metadata(spec: &ModelSpec, options: &ExportOptions) -> Vec<Entry> {
-    let task = match spec.task {
-        Task::Detect => "detect",
-    };
+    let task = spec.task.name();
     let size = format!("[{}, {}]", options.height, options.width);
     let arguments = format!(
         "{{'batch': 1, 'half': False, 'dynamic': {}, 'simplify': True, 'opset': {OPSET}, 'nms': False}}",
@@ -196,6 +203,12 @@ impl Writer<'_> {
             Op::Add => vec![self.builder.node(name, "Add", &inputs, Vec::new())],
             Op::MaxPool { window } => vec![self.max_pool(name, window as i64, inputs[0])],
             Op::Upsample => vec![self.upsample(name, inputs[0])],
+            Op::GlobalPool => {
+                vec![
+                    self.builder
+                        .node(name, "GlobalAveragePool", &inputs, Vec::new()),
+                ]
+            }
             Op::Concat => vec![self.builder.concat(name, &inputs, 1)],
             Op::Slice { offset } => {
                 let length = self.graph.value(node.outputs[0]).channels;
@@ -218,11 +231,8 @@ impl Writer<'_> {
 
     /// Returns height and width of a value.
     fn sides(&self, id: ValueId) -> [i64; 2] {
-        let reduction = self.graph.value(id).reduction;
-        [
-            (self.shape.height / reduction) as i64,
-            (self.shape.width / reduction) as i64,
-        ]
+        let [height, width] = self.graph.value(id).size.of(self.shape);
+        [height as i64, width as i64]
     }
 
     fn convolution(&mut self, name: &str, convolution: &Convolution, input: &str) -> String {
@@ -235,10 +245,10 @@ impl Writer<'_> {
             .builder
             .floats(&format!("{name}.bias"), &[bias.len()], &bias);
         let kernel = convolution.kernel as i64;
-        let groups = if convolution.depthwise {
-            convolution.input_channels
-        } else {
-            1
+        let groups = match convolution.form {
+            Form::Dense => 1,
+            Form::Depthwise => convolution.input_channels,
+            Form::Transposed => unreachable!("invariant: `export` refuses models with masks"),
         };
         let attributes = vec![
             Attribute::ints("dilations", [1, 1]),
@@ -323,7 +333,7 @@ impl Writer<'_> {
     /// Emits decoding of the boxes and the output; returns the number of anchors.
     fn detect_head(&mut self, class_count: usize) -> usize {
         const NAME: &str = "head";
-        let heads = &self.graph.heads;
+        let heads = &self.graph.branches[0];
         let (mut boxes, mut scores) = (Vec::new(), Vec::new());
         let (mut centres_x, mut centres_y, mut strides) = (Vec::new(), Vec::new(), Vec::new());
         let bins = self.graph.value(heads[0].boxes).channels / 4;

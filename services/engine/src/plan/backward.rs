@@ -25,14 +25,10 @@ impl Lowering {
     /// Lowers the backward pass.
     pub fn backward(&mut self) {
         let mut gradients = Gradients::default();
-        for index in 0..self.heads.len() {
-            let head = self.graph.heads[index];
-            let slots = [head.boxes, head.scores].map(|id| {
-                let slot = self.gradient_slot(&mut gradients, id);
-                self.mark_written(&mut gradients, id);
-                slot
-            });
-            self.heads[index].gradients = Some(slots);
+        for id in self.graph.outputs() {
+            let slot = self.gradient_slot(&mut gradients, id);
+            self.mark_written(&mut gradients, id);
+            self.output_gradients.insert(id, slot);
         }
         for index in (0..self.graph.nodes.len()).rev() {
             self.backward_node(&mut gradients, index);
@@ -86,6 +82,18 @@ impl Lowering {
                     write,
                 };
                 self.launch_back(name, kernel, 0, 5 * extent.elements());
+            }
+            Op::GlobalPool => {
+                let extent = self.extent(node.inputs[0]);
+                let gradient = self.finished(gradients, node.outputs[0], name);
+                let (input_gradient, write) = self.target(gradients, node.inputs[0], name);
+                let kernel = Kernel::BackwardGlobalPool {
+                    extent,
+                    gradient,
+                    input_gradient,
+                    write,
+                };
+                self.launch_back(name, kernel, 0, extent.elements());
             }
             Op::Concat => self.backward_concat(gradients, index),
             Op::Attention { .. } => self.backward_attention(gradients, index),
@@ -196,7 +204,7 @@ impl Lowering {
             scratch: self.scratch(name, length),
         };
         self.launch_back(name, kernel, flops, elements);
-        if is_image {
+        if is_image || self.convolutions[convolution].convolution.detached {
             return;
         }
         let (input_gradient, write) = self.target(gradients, input, name);

@@ -7,12 +7,17 @@ use super::launch::{
 };
 use super::layout::Layout;
 use super::memory;
-use super::{Mode, Operator, Options, Plan, PlannedConvolution, PlannedHead};
-use crate::graph::{self, Activation, Graph, Op, ValueId};
+use super::{
+    Branches, Mode, Operator, Options, Plan, PlannedConvolution, PlannedHead, PlannedMap,
+    PlannedOutput, PlannedOutputs, PlannedPredictions, Rows,
+};
+use crate::decode::DETECTIONS_MAX;
+use crate::graph::{self, Activation, Form, Graph, Op, ValueId};
 use crate::models::ModelSpec;
 use crate::network::InputShape;
 use crate::ops::conv2d::{self, Conv2d, Pass, Write};
 use crate::ops::depthwise::{self, Depthwise};
+use crate::ops::transposed::{self, Transposed};
 use crate::ops::{attention, norm};
 
 /// What is known of a convolution that ran forward, for its way back.
@@ -21,6 +26,23 @@ pub(super) struct Ran {
     pub convolution: usize,
     /// Raw output and norm vectors, unless it has only a bias.
     pub norm: Option<(Slot, BufferId)>,
+}
+
+/// Leaves out of the outputs what only training wants.
+fn keep_what_predicts(graph: &mut Graph, branches: Branches) {
+    graph.semantic = None;
+    match branches {
+        Branches::OneToMany => graph.branches.truncate(1),
+        Branches::OneToOne => {
+            graph
+                .branches
+                .drain(..graph.branches.len().saturating_sub(1));
+        }
+        Branches::Both => {}
+    }
+    for head in graph.branches.iter_mut().flatten() {
+        head.sigma = None;
+    }
 }
 
 /// A plan in the making.
@@ -33,7 +55,10 @@ pub(super) struct Lowering {
     pub buffers: Vec<Buffer>,
     pub forward: Vec<Launch>,
     pub backward: Vec<Launch>,
-    pub heads: Vec<PlannedHead>,
+    pub outputs: PlannedOutputs,
+    pub predictions: Option<PlannedPredictions>,
+    /// The gradients that the loss writes, by value.
+    pub output_gradients: BTreeMap<ValueId, Slot>,
     pub sums_len: usize,
     /// By root value.
     activations: BTreeMap<ValueId, BufferId>,
@@ -44,7 +69,10 @@ pub(super) struct Lowering {
 }
 
 impl Lowering {
-    pub fn new(graph: Graph, shape: InputShape, options: Options) -> Self {
+    pub fn new(mut graph: Graph, shape: InputShape, options: Options) -> Self {
+        if options.mode == Mode::Infer {
+            keep_what_predicts(&mut graph, options.branches);
+        }
         let layout = Layout::new(&graph, !options.keep_everything);
         Self {
             graph,
@@ -55,7 +83,9 @@ impl Lowering {
             buffers: Vec::new(),
             forward: Vec::new(),
             backward: Vec::new(),
-            heads: Vec::new(),
+            outputs: PlannedOutputs::default(),
+            predictions: None,
+            output_gradients: BTreeMap::new(),
             sums_len: 0,
             activations: BTreeMap::new(),
             ran: BTreeMap::new(),
@@ -65,11 +95,11 @@ impl Lowering {
 
     /// Returns a value's size, channels padded.
     pub fn extent(&self, id: ValueId) -> Extent {
-        let reduction = self.graph.value(id).reduction;
+        let [height, width] = self.graph.value(id).size.of(self.shape);
         Extent {
             batch: self.shape.batch,
-            height: self.shape.height / reduction,
-            width: self.shape.width / reduction,
+            height,
+            width,
             channels: self.layout.place(id).channels.padded(),
         }
     }
@@ -130,27 +160,65 @@ impl Lowering {
     }
 
     /// Lowers the forward pass.
-    pub fn forward(&mut self) {
+    pub fn forward(&mut self, spec: &ModelSpec) {
+        let needed = self.graph.needed_nodes();
         let folded: Vec<usize> = self.layout.fused.values().map(|add| add.node).collect();
         for index in 0..self.graph.nodes.len() {
-            if !folded.contains(&index) {
+            if needed[index] && !folded.contains(&index) {
                 self.forward_node(index);
             }
         }
-        for head in self.graph.heads.clone() {
-            let extent = self.extent(head.boxes);
-            let planned = PlannedHead {
-                stride: head.stride,
-                height: extent.height,
-                width: extent.width,
-                boxes: self.slot(head.boxes),
-                scores: self.slot(head.scores),
-                gradients: None,
-            };
-            self.heads.push(planned);
-        }
         if self.options.mode == Mode::Infer {
-            self.decode();
+            self.decode(spec);
+        }
+    }
+
+    /// Says where the head's outputs lie, after the passes that make them.
+    pub fn plan_outputs(&mut self) {
+        let branches = self.graph.branches.clone();
+        let branches = branches.iter().map(|levels| {
+            let levels = levels.iter().map(|head| {
+                let extent = self.extent(head.boxes);
+                PlannedHead {
+                    stride: head.stride,
+                    height: extent.height,
+                    width: extent.width,
+                    boxes: self.planned_output(head.boxes),
+                    scores: self.planned_output(head.scores),
+                    extra: head.extra.map(|id| self.planned_output(id)),
+                    sigma: head.sigma.map(|id| self.planned_output(id)),
+                }
+            });
+            levels.collect()
+        });
+        self.outputs.branches = branches.collect();
+        let Graph {
+            prototypes,
+            semantic,
+            logits,
+            ..
+        } = self.graph;
+        let [prototypes, semantic, logits] =
+            [prototypes, semantic, logits].map(|id| id.map(|id| self.planned_map(id)));
+        self.outputs.prototypes = prototypes;
+        self.outputs.semantic = semantic;
+        self.outputs.logits = logits;
+    }
+
+    fn planned_output(&mut self, id: ValueId) -> PlannedOutput {
+        PlannedOutput {
+            value: self.slot(id),
+            gradient: self.output_gradients.get(&id).copied(),
+        }
+    }
+
+    fn planned_map(&mut self, id: ValueId) -> PlannedMap {
+        let extent = self.extent(id);
+        PlannedMap {
+            height: extent.height,
+            width: extent.width,
+            channels: self.graph.value(id).channels,
+            output: self.planned_output(id),
         }
     }
 
@@ -188,6 +256,15 @@ impl Lowering {
                     output: self.slot(node.outputs[0]),
                 };
                 self.launch(name, kernel, 0, 5 * extent.elements());
+            }
+            Op::GlobalPool => {
+                let extent = self.extent(node.inputs[0]);
+                let kernel = Kernel::GlobalPool {
+                    extent,
+                    input: self.slot(node.inputs[0]),
+                    output: self.slot(node.outputs[0]),
+                };
+                self.launch(name, kernel, 0, extent.elements());
             }
             Op::Concat => self.concat(index),
             Op::Attention { .. } => self.attention(index),
@@ -264,27 +341,46 @@ impl Lowering {
         let is_image = matches!(self.graph.nodes[self.graph.producer(input)].op, Op::Image);
         let extent = self.extent(input);
         let output_channels = self.layout.place(output).channels.clone();
-        let operator = if convolution.depthwise {
-            let shape = depthwise::Shape {
-                batch: extent.batch,
-                height: extent.height,
-                width: extent.width,
-                channels: output_channels.clone(),
-                kernel: convolution.kernel,
-            };
-            Operator::Depthwise(Depthwise::new(shape, None))
-        } else {
-            let shape = conv2d::Shape {
-                batch: extent.batch,
-                height: extent.height,
-                width: extent.width,
-                input: self.layout.place(input).channels.clone(),
-                output: output_channels.clone(),
-                kernel: convolution.kernel,
-                stride: convolution.stride,
-                is_image,
-            };
-            Operator::Dense(Conv2d::new(shape, conv2d::Options::default()))
+        let Extent {
+            batch,
+            height,
+            width,
+            ..
+        } = extent;
+        let operator = match convolution.form {
+            Form::Dense => {
+                let shape = conv2d::Shape {
+                    batch,
+                    height,
+                    width,
+                    input: self.layout.place(input).channels.clone(),
+                    output: output_channels.clone(),
+                    kernel: convolution.kernel,
+                    stride: convolution.stride,
+                    is_image,
+                };
+                Operator::Dense(Conv2d::new(shape, conv2d::Options::default()))
+            }
+            Form::Depthwise => {
+                let shape = depthwise::Shape {
+                    batch,
+                    height,
+                    width,
+                    channels: output_channels.clone(),
+                    kernel: convolution.kernel,
+                };
+                Operator::Depthwise(Depthwise::new(shape, None))
+            }
+            Form::Transposed => {
+                let shape = transposed::Shape {
+                    batch,
+                    height,
+                    width,
+                    input: self.layout.place(input).channels.clone(),
+                    output: output_channels.clone(),
+                };
+                Operator::Transposed(Transposed::new(shape, conv2d::Options::default()))
+            }
         };
         self.convolutions.push(PlannedConvolution {
             name: node.name.clone(),
@@ -375,20 +471,57 @@ impl Lowering {
         }
     }
 
-    fn decode(&mut self) {
-        let class_count = self
-            .graph
-            .heads
-            .first()
-            .map_or(0, |head| self.graph.value(head.scores).channels);
-        let anchors: usize = self.heads.iter().map(|head| head.height * head.width).sum();
-        let length = self.shape.batch * anchors * (4 + class_count);
-        let output = self.buffer("predictions", BufferKind::Predictions, length);
-        self.launch("predictions", Kernel::Decode { output }, 0, 2 * length);
+    /// Makes predictions of the head's outputs.
+    fn decode(&mut self, spec: &ModelSpec) {
+        let batch = self.shape.batch;
+        if let Some(logits) = self.graph.logits {
+            let length = batch * spec.class_count;
+            let output = self.buffer("predictions", BufferKind::Predictions, length);
+            let kernel = Kernel::Softmax {
+                extent: self.extent(logits),
+                input: self.slot(logits),
+                output,
+            };
+            self.launch("predictions", kernel, 0, 2 * length);
+            self.predictions = Some(PlannedPredictions {
+                output,
+                rows: 1,
+                form: Rows::Classes,
+            });
+            return;
+        }
+        let levels = &self.graph.branches[0];
+        let cells = levels.iter().map(|head| self.extent(head.boxes));
+        let anchors: usize = cells.map(|extent| extent.height * extent.width).sum();
+        let extras = spec.extra_channels();
+        let form = Rows::Anchors;
+        let length = batch * anchors * form.row_length(spec.class_count, extras);
+        let decoded = self.buffer("predictions", BufferKind::Predictions, length);
+        let kernel = Kernel::Decode { output: decoded };
+        self.launch("predictions", kernel, 0, 2 * length);
+        self.predictions = Some(PlannedPredictions {
+            output: decoded,
+            rows: anchors,
+            form,
+        });
+        if self.options.branches == Branches::OneToOne && spec.family.is_end_to_end() {
+            let form = Rows::Detections;
+            let rows = anchors.min(DETECTIONS_MAX);
+            let selected = batch * rows * form.row_length(spec.class_count, extras);
+            let output = self.buffer("detections", BufferKind::Predictions, selected);
+            let kernel = Kernel::Select {
+                input: decoded,
+                output,
+                detections: rows,
+            };
+            self.launch("detections", kernel, 0, length + selected);
+            self.predictions = Some(PlannedPredictions { output, rows, form });
+        }
     }
 
     /// Places all buffers.
     pub fn finish(mut self, spec: &ModelSpec) -> Plan {
+        self.plan_outputs();
         memory::set_lifetimes(&mut self.buffers, &self.forward, &self.backward);
         let end = self.forward.len() + self.backward.len();
         let keep: Vec<BufferId> = self.kept_buffers();
@@ -396,7 +529,7 @@ impl Lowering {
             self.buffers[id.0].first = 0;
             self.buffers[id.0].last = end;
         }
-        self.keep_heads();
+        self.keep_outputs();
         let arena_len = memory::assign_offsets(&mut self.buffers);
         let stored = |id: usize| {
             let place = self.layout.place(ValueId(id));
@@ -418,7 +551,8 @@ impl Lowering {
             buffers: self.buffers,
             forward: self.forward,
             backward: self.backward,
-            heads: self.heads,
+            outputs: self.outputs,
+            predictions: self.predictions,
             values,
             channels: channels.collect(),
             arena_len,
@@ -436,14 +570,10 @@ impl Lowering {
     }
 
     /// The loss reads the heads and writes their gradients between the passes; predictions are decoded last.
-    fn keep_heads(&mut self) {
+    fn keep_outputs(&mut self) {
         let loss = self.forward.len();
-        for head in self.heads.clone() {
-            let outputs = [head.boxes, head.scores];
-            for slot in outputs
-                .into_iter()
-                .chain(head.gradients.into_iter().flatten())
-            {
+        for output in self.outputs.iter() {
+            for slot in [Some(output.value), output.gradient].into_iter().flatten() {
                 let buffer = &mut self.buffers[slot.buffer.0];
                 buffer.first = buffer.first.min(loss);
                 buffer.last = buffer.last.max(loss);

@@ -17,11 +17,12 @@ pub use launch::{
 
 use std::fmt;
 
-use crate::graph::{self, Graph};
+use crate::graph::{self, Form, Graph};
 use crate::models::{self, ModelSpec};
 use crate::network::InputShape;
 use crate::ops::conv2d::{Conv2d, Pass};
 use crate::ops::depthwise::Depthwise;
+use crate::ops::transposed::Transposed;
 use crate::ops::view::Channels;
 use crate::{Error, Result};
 
@@ -35,11 +36,25 @@ pub enum Mode {
     Infer,
 }
 
+/// Which branches of an end-to-end head a plan for prediction has; other heads have but one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Branches {
+    /// Trained with many anchors for an object: predictions need suppression.
+    #[default]
+    OneToMany,
+    /// Trained with one anchor for an object: the best rows are the detections.
+    OneToOne,
+    /// Raw outputs of both; predictions are the one-to-many branch's.
+    Both,
+}
+
 /// What a plan depends on beside model and shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     pub mode: Mode,
     pub thread_count: usize,
+    /// For prediction.
+    pub branches: Branches,
     /// Every value keeps its own memory and every sum its own launch, so that all can be looked at.
     pub keep_everything: bool,
 }
@@ -50,6 +65,7 @@ impl Options {
         Self {
             mode,
             thread_count,
+            branches: Branches::default(),
             keep_everything: false,
         }
     }
@@ -60,6 +76,7 @@ impl Options {
 pub enum Operator {
     Dense(Conv2d),
     Depthwise(Depthwise),
+    Transposed(Transposed),
 }
 
 /// One convolution of the graph made ready for its shape.
@@ -81,6 +98,7 @@ impl PlannedConvolution {
         match &self.operator {
             Operator::Dense(conv) => conv.packed_len(pass),
             Operator::Depthwise(conv) => conv.packed_len(),
+            Operator::Transposed(conv) => conv.packed_len(pass),
         }
     }
 
@@ -89,6 +107,7 @@ impl PlannedConvolution {
         match &self.operator {
             Operator::Dense(conv) => conv.scratch_len(pass, thread_count),
             Operator::Depthwise(conv) => conv.scratch_len(pass),
+            Operator::Transposed(conv) => conv.scratch_len(pass, thread_count),
         }
     }
 
@@ -97,6 +116,7 @@ impl PlannedConvolution {
         match &self.operator {
             Operator::Dense(conv) => conv.shape().flops(),
             Operator::Depthwise(conv) => conv.shape().flops(),
+            Operator::Transposed(conv) => conv.shape().flops(),
         }
     }
 
@@ -105,20 +125,92 @@ impl PlannedConvolution {
         match &self.operator {
             Operator::Dense(conv) => conv.shape().weight_len(),
             Operator::Depthwise(conv) => conv.shape().weight_len(),
+            Operator::Transposed(conv) => conv.shape().weight_len(),
         }
     }
 }
 
-/// Where the outputs of one level of the head lie, and their gradients.
+/// Where an output of the head lies, and its gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedOutput {
+    pub value: Slot,
+    /// In training.
+    pub gradient: Option<Slot>,
+}
+
+/// The outputs of one level of one branch of the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedHead {
     pub stride: usize,
     pub height: usize,
     pub width: usize,
-    pub boxes: Slot,
-    pub scores: Slot,
-    /// Of boxes and scores; in training.
-    pub gradients: Option<[Slot; 2]>,
+    pub boxes: PlannedOutput,
+    pub scores: PlannedOutput,
+    pub extra: Option<PlannedOutput>,
+    pub sigma: Option<PlannedOutput>,
+}
+
+/// A map of features that the head puts out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedMap {
+    pub height: usize,
+    pub width: usize,
+    /// Without padding.
+    pub channels: usize,
+    pub output: PlannedOutput,
+}
+
+/// Everything the head puts out, as in [`crate::network::Outputs`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlannedOutputs {
+    pub branches: Vec<Vec<PlannedHead>>,
+    pub prototypes: Option<PlannedMap>,
+    pub semantic: Option<PlannedMap>,
+    pub logits: Option<PlannedMap>,
+}
+
+impl PlannedOutputs {
+    /// Returns every output.
+    pub fn iter(&self) -> impl Iterator<Item = PlannedOutput> + '_ {
+        let of_level = |head: &PlannedHead| {
+            let always = [Some(head.boxes), Some(head.scores)];
+            always.into_iter().chain([head.extra, head.sigma]).flatten()
+        };
+        let maps = [self.prototypes, self.semantic, self.logits];
+        let levels = self.branches.iter().flatten().flat_map(of_level);
+        levels.chain(maps.into_iter().flatten().map(|map| map.output))
+    }
+}
+
+/// How the rows of predictions are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// For each anchor a box, a probability per class, then the task's extras.
+    Anchors,
+    /// For each detection, surest first, a box, score and class, then the task's extras.
+    Detections,
+    /// One row of an image: a probability per class.
+    Classes,
+}
+
+impl Rows {
+    /// Returns the numbers of a row.
+    pub fn row_length(self, class_count: usize, extra_count: usize) -> usize {
+        match self {
+            Self::Anchors => 4 + class_count + extra_count,
+            Self::Detections => 6 + extra_count,
+            Self::Classes => class_count,
+        }
+    }
+}
+
+/// Where the predictions of a batch lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedPredictions {
+    pub output: BufferId,
+    /// Per image.
+    pub rows: usize,
+    pub form: Rows,
 }
 
 /// A model made concrete for one shape.
@@ -132,7 +224,9 @@ pub struct Plan {
     pub buffers: Vec<Buffer>,
     pub forward: Vec<Launch>,
     pub backward: Vec<Launch>,
-    pub heads: Vec<PlannedHead>,
+    pub outputs: PlannedOutputs,
+    /// For prediction.
+    pub predictions: Option<PlannedPredictions>,
     /// Where each value of the graph lies; none for sums' terms that are never stored.
     pub values: Vec<Option<Slot>>,
     /// The channels of each value of the graph.
@@ -148,7 +242,7 @@ impl Plan {
     pub fn new(spec: &ModelSpec, shape: InputShape, options: Options) -> Result<Self> {
         shape.check()?;
         let mut lowering = forward::Lowering::new(models::graph(spec), shape, options);
-        lowering.forward();
+        lowering.forward(spec);
         if options.mode == Mode::Train {
             lowering.backward();
         }
@@ -189,16 +283,22 @@ impl Plan {
         let graph::Convolution {
             kernel,
             stride,
-            depthwise,
+            form,
             ..
         } = planned.convolution;
-        let kind = if depthwise { " depthwise" } else { "" };
+        let kind = match form {
+            Form::Dense => "",
+            Form::Depthwise => " depthwise",
+            Form::Transposed => " transposed",
+        };
         format!("{kernel}x{kernel}/{stride}{kind}")
     }
 
     /// Returns the anchors of one image.
     pub fn anchor_count(&self) -> usize {
-        self.heads.iter().map(|head| head.height * head.width).sum()
+        let levels = self.outputs.branches.first();
+        let cells = levels.map(|levels| levels.iter().map(|head| head.height * head.width).sum());
+        cells.unwrap_or(0)
     }
 
     /// Returns the bytes of each kind of buffer if none shared memory, biggest first.
