@@ -1,6 +1,6 @@
 //! How fast the convolutions are, in shares of the machine's peak. Run by hand, on a quiet machine:
 //! `cargo test -p engine-ops --release --test convolution_speed -- --ignored --nocapture`. `FOVEA_SPEED=2,8,direct`
-//! (threads, batch, and optionally the algorithm) is another case.
+//! (threads, batch, and optionally the algorithm or `mixed` precision) is another case.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,9 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use engine_ops::clock::Stopwatch;
-use engine_ops::conv2d::{Algorithm, Conv2d, Epilogue, Input, Options, Pass, Shape, Write};
+use engine_ops::conv2d::{
+    Algorithm, Conv2d, Epilogue, Input, Options, Pass, Precision, Shape, Write,
+};
 use engine_ops::parallel::Threads;
 use engine_ops::simd::{Kernel, Level, Simd};
 use engine_ops::view::{Channels, View, as_cells};
@@ -105,10 +107,15 @@ fn shares_of_the_peak() {
     let mut number = || parts.next().and_then(|part| part.parse::<usize>().ok());
     let threads = number().expect("FOVEA_SPEED starts with threads");
     let batch = number().expect("FOVEA_SPEED has a batch");
+    let mut precision = Precision::F32;
     let algorithm = match parts.next() {
         None => None,
         Some("direct") => Some(Algorithm::Direct),
         Some("winograd") => Some(Algorithm::Winograd),
+        Some("mixed") => {
+            precision = Precision::Mixed;
+            None
+        }
         Some(other) => panic!("no algorithm is called {other}"),
     };
     let threads = Threads::new(threads).unwrap();
@@ -141,6 +148,7 @@ fn shares_of_the_peak() {
             Options {
                 algorithm,
                 level: None,
+                precision,
             },
             &threads,
         );

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::models;
-use crate::ops::conv2d::Algorithm;
+use crate::ops::conv2d::{Algorithm, Precision};
 use crate::plan;
 
 const CLASSES: usize = 3;
@@ -136,13 +136,14 @@ fn predictions_do_not_depend_on_kept_memory_or_the_batch() {
 }
 
 /// The outputs of a training pass, by which batch statistics have gone through every layer.
-fn raw_outputs(name: &str, algorithm: Option<Algorithm>) -> Vec<f32> {
+fn raw_outputs(name: &str, algorithm: Option<Algorithm>, precision: Precision) -> Vec<f32> {
     let (spec, threads) = (
         ModelSpec::parse(name, CLASSES).unwrap(),
         Threads::new(2).unwrap(),
     );
     let options = plan::Options {
         algorithm,
+        precision,
         ..plan::Options::new(Mode::Train, 2)
     };
     let mut network = Network::with_options(&spec, shape(2), options, &threads).unwrap();
@@ -156,17 +157,33 @@ fn raw_outputs(name: &str, algorithm: Option<Algorithm>) -> Vec<f32> {
     values
 }
 
+/// Returns the largest difference over the root mean square of the expected.
+fn worst_difference(expected: &[f32], found: &[f32]) -> f64 {
+    let squares: f64 = expected.iter().map(|&value| f64::from(value).powi(2)).sum();
+    let rms = (squares / expected.len() as f64).sqrt();
+    let differences = expected.iter().zip(found).map(|(a, b)| (a - b).abs());
+    f64::from(differences.fold(0.0, f32::max)) / rms
+}
+
 #[test]
 fn winograd_agrees_with_direct_convolution() {
     for name in ["yolo11n", "yolo11s", "yolo26n", "yolov8n"] {
-        let direct = raw_outputs(name, Some(Algorithm::Direct));
-        let fastest = raw_outputs(name, None);
-        let squares: f64 = direct.iter().map(|&value| f64::from(value).powi(2)).sum();
-        let rms = (squares / direct.len() as f64).sqrt();
-        let differences = direct.iter().zip(&fastest).map(|(a, b)| (a - b).abs());
-        let worst = f64::from(differences.fold(0.0, f32::max)) / rms;
+        let direct = raw_outputs(name, Some(Algorithm::Direct), Precision::F32);
+        let fastest = raw_outputs(name, None, Precision::F32);
+        let worst = worst_difference(&direct, &fastest);
         println!("{name}: worst {worst:.1e} of the outputs' rms");
         assert!(worst > 0.0 && worst <= 1e-4, "{name}: {worst:e}");
+    }
+}
+
+#[test]
+fn mixed_precision_stays_near_single() {
+    for name in ["yolo11n", "yolo11s", "yolo26n", "yolov8n"] {
+        let single = raw_outputs(name, None, Precision::F32);
+        let mixed = raw_outputs(name, None, Precision::Mixed);
+        let worst = worst_difference(&single, &mixed);
+        println!("{name}: worst {worst:.1e} of the outputs' rms");
+        assert!(worst > 1e-5 && worst <= 2e-2, "{name}: {worst:e}");
     }
 }
 

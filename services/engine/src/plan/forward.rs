@@ -350,6 +350,7 @@ impl Lowering {
         let options = conv2d::Options {
             algorithm: self.options.algorithm,
             level: None,
+            precision: self.options.precision,
         };
         let operator = match convolution.form {
             Form::Dense => {

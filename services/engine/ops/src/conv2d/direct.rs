@@ -18,7 +18,7 @@ use super::source::{Prefetch, Source, Window};
 use super::{Epilogue, Write};
 use crate::parallel::Threads;
 use crate::simd::pointer::{load, store};
-use crate::simd::{BLOCK, Kernel, Level, Simd};
+use crate::simd::{BLOCK, Kernel, Level, Simd, dispatch_dot};
 use crate::view::{RawView, View};
 
 /// Returns the floats of scratch memory: a strip a lane, and the statistics of each chunk.
@@ -81,11 +81,21 @@ pub(super) fn run(
         let strip = strips.map(|strips| unsafe { strips.pixel(lane) });
         let first = group * group_len;
         let last = (first + group_len).min(chunks);
-        level.dispatch(GatherChunks {
-            pass: &pass,
-            chunks: first..last,
-            strip,
-        });
+        let chunks = first..last;
+        let pass = &pass;
+        if geometry.is_rounded {
+            dispatch_dot(GatherChunks::<true> {
+                pass,
+                chunks,
+                strip,
+            });
+        } else {
+            level.dispatch(GatherChunks::<false> {
+                pass,
+                chunks,
+                strip,
+            });
+        }
     });
     if let Some(statistics) = epilogue.statistics {
         sum_partials(partials, chunks, statistics);
@@ -111,7 +121,8 @@ struct GatherPass<'a> {
     finish: Finish<'a>,
 }
 
-struct GatherChunks<'a> {
+/// Some chunks, of pairs of bf16 with `DOT`.
+struct GatherChunks<'a, const DOT: bool> {
     pass: &'a GatherPass<'a>,
     chunks: Range<usize>,
     strip: Option<*mut f32>,
@@ -150,7 +161,7 @@ struct Line {
     pixels: usize,
 }
 
-impl Kernel for GatherChunks<'_> {
+impl<const DOT: bool> Kernel for GatherChunks<'_, DOT> {
     type Output = ();
 
     #[inline(always)]
@@ -170,7 +181,7 @@ impl Kernel for GatherChunks<'_> {
     }
 }
 
-impl GatherChunks<'_> {
+impl<const DOT: bool> GatherChunks<'_, DOT> {
     #[inline(always)]
     fn pointwise<S: Simd>(&self, simd: S, chunk: usize) {
         let geometry = self.pass.geometry;
@@ -231,7 +242,13 @@ impl GatherChunks<'_> {
         let (image, first, last, window) = self.window(chunk);
         let channels = geometry.source.channels;
         // SAFETY: the lane's strip has room for a full chunk's window.
-        unsafe { window.read(simd, self.pass.source, channels, strip) };
+        unsafe {
+            if DOT {
+                window.read_rounded(simd, self.pass.source, geometry.source_channels(), strip);
+            } else {
+                window.read(simd, self.pass.source, channels, strip);
+            }
+        }
         let prefetch = if chunk + 1 < self.chunks.end {
             let (image, first, last, window) = self.window(chunk + 1);
             let row = image * geometry.target.height + first * geometry.target_step;
@@ -239,7 +256,7 @@ impl GatherChunks<'_> {
                 - first * geometry.target_step;
             let width = geometry.target.width;
             [
-                window.prefetch(self.pass.source, channels),
+                window.prefetch(self.pass.source, geometry.source_channels()),
                 Prefetch::view(
                     self.pass.target,
                     row * width,
@@ -317,7 +334,7 @@ impl GatherChunks<'_> {
                                 target_panel: BLOCK,
                                 accumulate: pass.accumulate || index > 0,
                             };
-                            gather(simd, rows, panels, &tile);
+                            gather::<S, DOT>(simd, rows, panels, &tile);
                         }
                     }
                     if index + 1 == phase.runs.len() {

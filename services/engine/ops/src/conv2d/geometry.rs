@@ -30,6 +30,7 @@ const GROUP_LEN_MAX: usize = 8;
 pub(super) struct Plane {
     pub height: usize,
     pub width: usize,
+    /// Floats of a pixel; of a source that is rounded, pairs.
     pub channels: usize,
 }
 
@@ -84,6 +85,8 @@ pub(super) struct Gather {
     pub phases: Vec<Phase>,
     /// Kernel 1, stride 1: pixels are independent, and the source is read in place.
     pub is_pointwise: bool,
+    /// The strip holds pairs of channels rounded to bf16, and so do the weights; even a kernel of 1 has a strip.
+    pub is_rounded: bool,
     /// The strip's first source row and column, for the first target row.
     pub strip_origin: (isize, isize),
     pub strip_columns: usize,
@@ -96,7 +99,7 @@ pub(super) struct Gather {
 
 impl Gather {
     /// Describes a pass that makes pixels.
-    pub fn new(shape: &Shape, pass: Pass) -> Self {
+    pub fn new(shape: &Shape, pass: Pass, is_rounded: bool) -> Self {
         let input = Plane {
             height: shape.height,
             width: shape.width,
@@ -111,10 +114,13 @@ impl Gather {
             width: shape.output_width(),
             channels: shape.output.padded(),
         };
-        let (source, target, source_step, target_step) = match pass {
+        let (mut source, target, source_step, target_step) = match pass {
             Pass::BackwardData => (output, input, 1, shape.stride),
             Pass::Forward | Pass::BackwardWeights => (input, output, shape.stride, 1),
         };
+        if is_rounded {
+            source.channels /= 2;
+        }
         let mut gather = Self {
             batch: shape.batch,
             source,
@@ -122,7 +128,8 @@ impl Gather {
             source_step,
             target_step,
             phases: Vec::with_capacity(target_step * target_step),
-            is_pointwise: shape.kernel == 1 && shape.stride == 1 && !shape.is_image,
+            is_pointwise: shape.kernel == 1 && shape.stride == 1 && !shape.is_image && !is_rounded,
+            is_rounded,
             strip_origin: (0, 0),
             strip_columns: 0,
             strip_span: 0,
@@ -141,6 +148,15 @@ impl Gather {
         gather.lay_out_runs();
         gather.chunk_len = gather.choose_chunk_len();
         gather
+    }
+
+    /// Returns the channels of the source, rounded or not.
+    pub fn source_channels(&self) -> usize {
+        if self.is_rounded {
+            2 * self.source.channels
+        } else {
+            self.source.channels
+        }
     }
 
     /// Returns the floats of a strip row.

@@ -2,7 +2,8 @@
 //!
 //! `gather` multiplies a few pixels by panels of weights; `scatter` multiplies a few channels of many pixels by
 //! blocks of gradients. A tile is rows × panels: one accumulator block each stays in a register, and a step makes
-//! one broadcast a row, one load a panel, and one fused multiply-add for each of both. Two panels at a time, where
+//! one broadcast a row, one load a panel, and one fused multiply-add for each of both. With `DOT` every float of both
+//! operands is a pair of bf16, neighbours in the direction of the sum, and the sums are f32 all the same. Two panels at a time, where
 //! the registers suffice, nearly halve the loads, which otherwise keep the multipliers waiting.
 #![expect(
     unsafe_code,
@@ -20,39 +21,39 @@ const TILE_ROWS_MAX: usize = 12;
 macro_rules! with_rows {
     ($simd:expr, $panels:expr, $rows:expr, $kernel:ident($tile:expr)) => {
         match $rows {
-            1 => $simd.apart($kernel::<1, $panels>($tile)),
+            1 => $simd.apart($kernel::<1, $panels, DOT>($tile)),
             2 if const { tile_rows::<S>($panels) >= 2 } => {
-                $simd.apart($kernel::<2, $panels>($tile))
+                $simd.apart($kernel::<2, $panels, DOT>($tile))
             }
             3 if const { tile_rows::<S>($panels) >= 3 } => {
-                $simd.apart($kernel::<3, $panels>($tile))
+                $simd.apart($kernel::<3, $panels, DOT>($tile))
             }
             4 if const { tile_rows::<S>($panels) >= 4 } => {
-                $simd.apart($kernel::<4, $panels>($tile))
+                $simd.apart($kernel::<4, $panels, DOT>($tile))
             }
             5 if const { tile_rows::<S>($panels) >= 5 } => {
-                $simd.apart($kernel::<5, $panels>($tile))
+                $simd.apart($kernel::<5, $panels, DOT>($tile))
             }
             6 if const { tile_rows::<S>($panels) >= 6 } => {
-                $simd.apart($kernel::<6, $panels>($tile))
+                $simd.apart($kernel::<6, $panels, DOT>($tile))
             }
             7 if const { tile_rows::<S>($panels) >= 7 } => {
-                $simd.apart($kernel::<7, $panels>($tile))
+                $simd.apart($kernel::<7, $panels, DOT>($tile))
             }
             8 if const { tile_rows::<S>($panels) >= 8 } => {
-                $simd.apart($kernel::<8, $panels>($tile))
+                $simd.apart($kernel::<8, $panels, DOT>($tile))
             }
             9 if const { tile_rows::<S>($panels) >= 9 } => {
-                $simd.apart($kernel::<9, $panels>($tile))
+                $simd.apart($kernel::<9, $panels, DOT>($tile))
             }
             10 if const { tile_rows::<S>($panels) >= 10 } => {
-                $simd.apart($kernel::<10, $panels>($tile))
+                $simd.apart($kernel::<10, $panels, DOT>($tile))
             }
             11 if const { tile_rows::<S>($panels) >= 11 } => {
-                $simd.apart($kernel::<11, $panels>($tile))
+                $simd.apart($kernel::<11, $panels, DOT>($tile))
             }
             12 if const { tile_rows::<S>($panels) >= 12 } => {
-                $simd.apart($kernel::<12, $panels>($tile))
+                $simd.apart($kernel::<12, $panels, DOT>($tile))
             }
             rows => unreachable!("invariant: no tile has {rows} rows"),
         }
@@ -80,6 +81,16 @@ pub(super) fn tile_panels<S: Simd>(left: usize) -> usize {
         left.min(PANELS_MAX)
     } else {
         1
+    }
+}
+
+/// One product of f32, or both of a pair of bf16, added.
+#[inline(always)]
+fn multiply<S: Simd, const DOT: bool>(simd: S, a: S::F16, b: S::F16, sum: S::F16) -> S::F16 {
+    if DOT {
+        simd.dot(a, b, sum)
+    } else {
+        simd.fma(a, b, sum)
     }
 }
 
@@ -148,7 +159,12 @@ pub(super) struct GatherTile {
 /// # Safety
 /// Every address named by the tile is valid, and the targets are the caller's alone.
 #[inline(always)]
-pub(super) unsafe fn gather<S: Simd>(simd: S, rows: usize, panels: usize, tile: &GatherTile) {
+pub(super) unsafe fn gather<S: Simd, const DOT: bool>(
+    simd: S,
+    rows: usize,
+    panels: usize,
+    tile: &GatherTile,
+) {
     if panels == 2 && tile_panels::<S>(2) == 2 {
         with_rows!(simd, 2, rows, Gather(tile));
     } else {
@@ -157,20 +173,23 @@ pub(super) unsafe fn gather<S: Simd>(simd: S, rows: usize, panels: usize, tile: 
 }
 
 /// M pixels times V panels.
-struct Gather<'a, const M: usize, const V: usize>(&'a GatherTile);
+struct Gather<'a, const M: usize, const V: usize, const DOT: bool>(&'a GatherTile);
 
-impl<const M: usize, const V: usize> Kernel for Gather<'_, M, V> {
+impl<const M: usize, const V: usize, const DOT: bool> Kernel for Gather<'_, M, V, DOT> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         // SAFETY: who makes one promises what `gather` asks for.
-        unsafe { gather_tile::<S, M, V>(simd, self.0) }
+        unsafe { gather_tile::<S, M, V, DOT>(simd, self.0) }
     }
 }
 
 #[inline(always)]
-unsafe fn gather_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &GatherTile) {
+unsafe fn gather_tile<S: Simd, const M: usize, const V: usize, const DOT: bool>(
+    simd: S,
+    tile: &GatherTile,
+) {
     let mut sums = [[simd.zero(); V]; M];
     let mut weights = tile.weights;
     // SAFETY: the caller's promise.
@@ -183,7 +202,7 @@ unsafe fn gather_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &G
             while k + 4 <= tile.len {
                 for ahead in 0..4 {
                     let panels = weights.add(ahead * BLOCK);
-                    gather_step(
+                    gather_step::<S, M, V, DOT>(
                         simd,
                         &pixels,
                         k + ahead,
@@ -197,7 +216,14 @@ unsafe fn gather_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &G
             }
             // Only images have runs that are no multiple of 4.
             while k < tile.len {
-                gather_step(simd, &pixels, k, weights, tile.weights_panel, &mut sums);
+                gather_step::<S, M, V, DOT>(
+                    simd,
+                    &pixels,
+                    k,
+                    weights,
+                    tile.weights_panel,
+                    &mut sums,
+                );
                 weights = weights.add(BLOCK);
                 k += 1;
             }
@@ -224,7 +250,7 @@ unsafe fn gather_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &G
 /// # Safety
 /// As for `gather`.
 #[inline(always)]
-unsafe fn gather_step<S: Simd, const M: usize, const V: usize>(
+unsafe fn gather_step<S: Simd, const M: usize, const V: usize, const DOT: bool>(
     simd: S,
     pixels: &[*const f32; M],
     k: usize,
@@ -241,7 +267,7 @@ unsafe fn gather_step<S: Simd, const M: usize, const V: usize>(
         for m in 0..M {
             let value = simd.splat(*pixels[m].add(k));
             for v in 0..V {
-                sums[m][v] = simd.fma(value, rows[v], sums[m][v]);
+                sums[m][v] = multiply::<S, DOT>(simd, value, rows[v], sums[m][v]);
             }
         }
     }
@@ -274,7 +300,12 @@ pub(super) struct ScatterTile {
 /// # Safety
 /// Every address named by the tile is valid, and the targets are the caller's alone.
 #[inline(always)]
-pub(super) unsafe fn scatter<S: Simd>(simd: S, rows: usize, panels: usize, tile: &ScatterTile) {
+pub(super) unsafe fn scatter<S: Simd, const DOT: bool>(
+    simd: S,
+    rows: usize,
+    panels: usize,
+    tile: &ScatterTile,
+) {
     if panels == 2 && tile_panels::<S>(2) == 2 {
         with_rows!(simd, 2, rows, Scatter(tile));
     } else {
@@ -283,20 +314,23 @@ pub(super) unsafe fn scatter<S: Simd>(simd: S, rows: usize, panels: usize, tile:
 }
 
 /// M channels times V panels.
-struct Scatter<'a, const M: usize, const V: usize>(&'a ScatterTile);
+struct Scatter<'a, const M: usize, const V: usize, const DOT: bool>(&'a ScatterTile);
 
-impl<const M: usize, const V: usize> Kernel for Scatter<'_, M, V> {
+impl<const M: usize, const V: usize, const DOT: bool> Kernel for Scatter<'_, M, V, DOT> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         // SAFETY: who makes one promises what `scatter` asks for.
-        unsafe { scatter_tile::<S, M, V>(simd, self.0) }
+        unsafe { scatter_tile::<S, M, V, DOT>(simd, self.0) }
     }
 }
 
 #[inline(always)]
-unsafe fn scatter_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &ScatterTile) {
+unsafe fn scatter_tile<S: Simd, const M: usize, const V: usize, const DOT: bool>(
+    simd: S,
+    tile: &ScatterTile,
+) {
     let mut sums = [[simd.zero(); V]; M];
     // SAFETY: the caller's promise.
     unsafe {
@@ -305,8 +339,14 @@ unsafe fn scatter_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &
             let mut gradient = tile.gradient.add(row * tile.gradient_row);
             for _ in 0..tile.pixels / 2 {
                 let next = source.add(tile.source_stride);
-                scatter_step(simd, source, gradient, tile.gradient_panel, &mut sums);
-                scatter_step(
+                scatter_step::<S, M, V, DOT>(
+                    simd,
+                    source,
+                    gradient,
+                    tile.gradient_panel,
+                    &mut sums,
+                );
+                scatter_step::<S, M, V, DOT>(
                     simd,
                     next,
                     gradient.add(BLOCK),
@@ -317,7 +357,13 @@ unsafe fn scatter_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &
                 gradient = gradient.add(2 * BLOCK);
             }
             if tile.pixels % 2 == 1 {
-                scatter_step(simd, source, gradient, tile.gradient_panel, &mut sums);
+                scatter_step::<S, M, V, DOT>(
+                    simd,
+                    source,
+                    gradient,
+                    tile.gradient_panel,
+                    &mut sums,
+                );
             }
         }
         for (m, sums) in sums.iter().enumerate() {
@@ -334,7 +380,7 @@ unsafe fn scatter_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &
 /// # Safety
 /// As for `scatter`.
 #[inline(always)]
-unsafe fn scatter_step<S: Simd, const M: usize, const V: usize>(
+unsafe fn scatter_step<S: Simd, const M: usize, const V: usize, const DOT: bool>(
     simd: S,
     source: *const f32,
     gradient: *const f32,
@@ -350,7 +396,7 @@ unsafe fn scatter_step<S: Simd, const M: usize, const V: usize>(
         for (m, sums) in sums.iter_mut().enumerate() {
             let factor = simd.splat(*source.add(m));
             for v in 0..V {
-                sums[v] = simd.fma(factor, values[v], sums[v]);
+                sums[v] = multiply::<S, DOT>(simd, factor, values[v], sums[v]);
             }
         }
     }

@@ -96,13 +96,24 @@ pub enum Algorithm {
     Winograd,
 }
 
-/// Choices that do not change what is computed.
+/// How operands are rounded before they are multiplied; sums are always f32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Not at all.
+    #[default]
+    F32,
+    /// To bf16 in direct convolution of views; images and Winograd stay f32, which for Winograd is faster still.
+    Mixed,
+}
+
+/// Choices of how it is computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Options {
     /// The default is the fastest for the shape; `Winograd` means `Direct` for shapes that it can't do.
     pub algorithm: Option<Algorithm>,
-    /// The default is the best of the machine.
+    /// The default is the best of the machine. Mixed precision has one level of its own.
     pub level: Option<Level>,
+    pub precision: Precision,
 }
 
 /// Where the input comes from.
@@ -159,12 +170,15 @@ struct DirectPlans {
 }
 
 impl DirectPlans {
-    fn new(shape: &Shape) -> Self {
-        let forward = Gather::new(shape, Pass::Forward);
+    fn new(shape: &Shape, precision: Precision) -> Self {
+        let is_rounded = precision == Precision::Mixed && !shape.is_image;
         Self {
-            backward_data: Gather::new(shape, Pass::BackwardData),
-            backward_weights: Cut::new(&forward),
-            forward,
+            forward: Gather::new(shape, Pass::Forward, is_rounded),
+            backward_data: Gather::new(shape, Pass::BackwardData, is_rounded),
+            backward_weights: Cut::new(
+                Gather::new(shape, Pass::BackwardWeights, false),
+                is_rounded,
+            ),
         }
     }
 }
@@ -208,7 +222,9 @@ impl Conv2d {
             level: options.level.unwrap_or_else(Level::best),
             way: match algorithm {
                 Algorithm::Reference => Way::Reference,
-                Algorithm::Direct => Way::Direct(Box::new(DirectPlans::new(&shape))),
+                Algorithm::Direct => {
+                    Way::Direct(Box::new(DirectPlans::new(&shape, options.precision)))
+                }
                 Algorithm::Winograd => Way::Winograd(Box::new(WinogradPlans::new(&shape))),
             },
             shape,
@@ -432,7 +448,6 @@ impl Conv2d {
             Way::Direct(plans) => {
                 weights::run(
                     &self.shape,
-                    &plans.forward,
                     &plans.backward_weights,
                     self.level,
                     threads,

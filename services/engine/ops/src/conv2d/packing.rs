@@ -1,7 +1,7 @@
 //! Repacking canonical OIHW weights into panels, and panel-shaped gradients back.
 //!
 //! A panel is `[k][16]`: for 16 target channels, one row per product (kernel row, kernel column, source channel)
-//! in the order in which the source's strip is read.
+//! in the order in which the source's strip is read. Rounded weights are pairs of neighbouring source channels.
 #![expect(
     unsafe_code,
     reason = "panels of one buffer are written by several threads"
@@ -10,7 +10,7 @@
 use super::geometry::Gather;
 use super::{Pass, Shape};
 use crate::parallel::Threads;
-use crate::simd::BLOCK;
+use crate::simd::{BLOCK, pair_of};
 use crate::view::{View, as_cells};
 
 /// Packs the panels of every phase.
@@ -60,11 +60,28 @@ pub(super) fn pack(
                     for x in 0..phase.taps.1 {
                         let kx =
                             (phase.kernel.1 as isize + x as isize * phase.kernel_step) as usize;
-                        let row = (y * phase.taps.1 + x) * channels + place;
-                        rows[row * BLOCK + lane] = weights[ky * shape.kernel + kx];
+                        let weight = weights[ky * shape.kernel + kx];
+                        let tap = y * phase.taps.1 + x;
+                        if geometry.is_rounded {
+                            let row = tap * channels + place / 2;
+                            put_half(&mut rows[row * BLOCK + lane], place % 2, weight);
+                        } else {
+                            let row = tap * channels + place;
+                            rows[row * BLOCK + lane] = weight;
+                        }
                     }
                 }
             }
         }
     });
+}
+
+/// Rounds a weight to bf16 and puts it into one half of a pair that was zero there.
+fn put_half(pair: &mut f32, half: usize, weight: f32) {
+    let value = if half == 0 {
+        pair_of(weight, 0.0)
+    } else {
+        pair_of(0.0, weight)
+    };
+    *pair = f32::from_bits(pair.to_bits() | value.to_bits());
 }

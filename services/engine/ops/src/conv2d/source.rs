@@ -111,6 +111,50 @@ impl Source {
     }
 }
 
+/// Reads a block of a pixel's channels, or zeros where there is no pixel.
+///
+/// # Safety
+/// The block lies in the view.
+#[inline(always)]
+unsafe fn block_of<S: Simd>(simd: S, view: RawView, pixel: Option<usize>, block: usize) -> S::F16 {
+    match pixel {
+        // SAFETY: the caller's promise.
+        Some(pixel) => unsafe { pointer::load(simd, view.pixel(pixel).add(block * BLOCK)) },
+        None => simd.zero(),
+    }
+}
+
+/// Copies blocks of channels of some pixels in pairs, rounded to bf16: pixels `2 p` and `2 p + 1`, zero behind the
+/// last, go to `target[b * block_stride + p * pixel_stride]` for block `b`.
+///
+/// # Safety
+/// The pixels and blocks lie in the view; `target` has room for the pairs.
+#[inline(always)]
+pub(super) unsafe fn copy_pixel_pairs<S: Simd>(
+    simd: S,
+    view: RawView,
+    (pixel, count): (usize, usize),
+    (first_block, blocks): (usize, usize),
+    target: *mut f32,
+    (pixel_stride, block_stride): (usize, usize),
+) {
+    for index in 0..count.div_ceil(2) {
+        let low = pixel + 2 * index;
+        let high = (2 * index + 1 < count).then_some(low + 1);
+        for block in 0..blocks {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let values = [
+                    block_of(simd, view, Some(low), first_block + block),
+                    block_of(simd, view, high, first_block + block),
+                ];
+                let target = target.add(block * block_stride + index * pixel_stride);
+                pointer::store(simd, simd.pair(values[0], values[1]), target);
+            }
+        }
+    }
+}
+
 /// Writes zeros.
 ///
 /// # Safety
@@ -194,6 +238,88 @@ impl Window {
                 clear(start.add(inside * channels), after * channels);
             }
         }
+    }
+
+    /// Copies the window as `[row][column][channels / 2]`, pairs of neighbouring channels rounded to bf16.
+    ///
+    /// # Safety
+    /// As for `read`; the source is a view.
+    #[inline(always)]
+    pub unsafe fn read_rounded<S: Simd>(
+        &self,
+        simd: S,
+        source: Source,
+        channels: usize,
+        target: *mut f32,
+    ) {
+        let Source::View(view) = source else {
+            unreachable!("invariant: images are not rounded");
+        };
+        let (before, inside, after, first) = self.columns();
+        let pixel_len = channels / 2;
+        for row in 0..self.rows {
+            // SAFETY: as in `read`.
+            unsafe {
+                let target = target.add(row * self.columns * pixel_len);
+                let Some(line) = self.line(row) else {
+                    clear(target, self.columns * pixel_len);
+                    continue;
+                };
+                clear(target, before * pixel_len);
+                let start = target.add(before * pixel_len);
+                for index in 0..inside {
+                    let source = view.pixel(line + first + index);
+                    for channel in (0..channels).step_by(BLOCK) {
+                        let value = pointer::load(simd, source.add(channel));
+                        simd.store_rounded(value, start.add(index * pixel_len + channel / 2));
+                    }
+                }
+                clear(start.add(inside * pixel_len), after * pixel_len);
+            }
+        }
+    }
+
+    /// Copies the window as `[block][row][column][16]`, each float a pair of a column and the one `step` columns on,
+    /// rounded to bf16; zero where one lies outside of the image or the window.
+    ///
+    /// # Safety
+    /// As for `read_rounded`.
+    #[inline(always)]
+    pub unsafe fn read_column_pairs<S: Simd>(
+        &self,
+        simd: S,
+        source: Source,
+        (blocks, step): (usize, usize),
+        target: *mut f32,
+    ) {
+        let Source::View(view) = source else {
+            unreachable!("invariant: images are not rounded");
+        };
+        for row in 0..self.rows {
+            let line = self.line(row);
+            for column in 0..self.columns {
+                let pixels = [column, column + step].map(|column| self.pixel(line, column));
+                for block in 0..blocks {
+                    // SAFETY: the caller's promise; `pixel` keeps reads inside of the image.
+                    unsafe {
+                        let [low, high] = [
+                            block_of(simd, view, pixels[0], block),
+                            block_of(simd, view, pixels[1], block),
+                        ];
+                        let place = (block * self.rows + row) * self.columns + column;
+                        pointer::store(simd, simd.pair(low, high), target.add(place * BLOCK));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the pixel at a column of a line, if it is in the image and the window.
+    #[inline(always)]
+    fn pixel(&self, line: Option<usize>, column: usize) -> Option<usize> {
+        let x = self.first_column + column as isize;
+        let is_inside = column < self.columns && x >= 0 && x < self.width as isize;
+        line.filter(|_| is_inside).map(|line| line + x as usize)
     }
 
     /// Copies the window as `[block][row][column][16]`, or as `read` does for images.

@@ -106,12 +106,27 @@ struct Case {
 
 impl Case {
     fn new(shape: Shape, seed: u64) -> Self {
+        Self::with_operands(shape, seed, |values| values)
+    }
+
+    /// Makes a case of operands that rounding to bf16 does not change.
+    fn of_halves(shape: Shape, seed: u64) -> Self {
+        Self::with_operands(shape, seed, |mut values| {
+            for value in &mut values {
+                let pair = crate::simd::pair_of(0.0, *value);
+                *value = f32::from_bits(pair.to_bits() & 0xffff_0000);
+            }
+            values
+        })
+    }
+
+    fn with_operands(shape: Shape, seed: u64, change: impl Fn(Vec<f32>) -> Vec<f32>) -> Self {
         let mut values = Values(seed);
         let (inputs, outputs) = (shape.input.count(), shape.output.count());
         let taps = shape.kernel * shape.kernel;
-        let input = values.take(shape.input_pixels() * inputs);
-        let weights = values.take(shape.weight_len());
-        let gradient = values.take(shape.output_pixels() * outputs);
+        let input = change(values.take(shape.input_pixels() * inputs));
+        let weights = change(values.take(shape.weight_len()));
+        let gradient = change(values.take(shape.output_pixels() * outputs));
         let mut case = Self {
             output: vec![(0.0, 0.0); gradient.len()],
             input_gradient: vec![(0.0, 0.0); input.len()],
@@ -340,6 +355,7 @@ fn the_reference_agrees_with_f64() {
     let options = Options {
         algorithm: Some(Algorithm::Reference),
         level: None,
+        precision: Precision::F32,
     };
     for (seed, shape) in odd_shapes().into_iter().enumerate().step_by(5) {
         Case::new(shape, seed as u64).check(options, &threads, 1e-6);
@@ -355,10 +371,27 @@ fn direct_agrees_with_f64_on_every_level() {
             let options = Options {
                 algorithm: Some(Algorithm::Direct),
                 level: Some(level),
+                precision: Precision::F32,
             };
             case.check(options, &threads, 1e-6);
         }
     }
+}
+
+#[test]
+fn pairs_of_bf16_agree_with_f64() {
+    let threads = Threads::new(2).unwrap();
+    let options = Options {
+        algorithm: Some(Algorithm::Direct),
+        level: None,
+        precision: Precision::Mixed,
+    };
+    for (seed, shape) in odd_shapes().into_iter().enumerate() {
+        Case::of_halves(shape, seed as u64).check(options, &threads, 1e-6);
+    }
+    // Any operands, to the relative error of rounding both.
+    let case = Case::new(shape((2, 13, 14), &[48], &[40], 3, 2), 5);
+    case.check(options, &threads, 2.0_f64.powi(-8));
 }
 
 #[test]
@@ -377,6 +410,7 @@ fn winograd_agrees_with_f64_on_every_level() {
             let options = Options {
                 algorithm: Some(Algorithm::Winograd),
                 level: Some(level),
+                precision: Precision::F32,
             };
             case.check(options, &threads, 1e-5);
         }
@@ -401,6 +435,7 @@ fn winograd_is_chosen_where_it_is_possible_and_pays() {
     let options = Options {
         algorithm: Some(Algorithm::Winograd),
         level: None,
+        precision: Precision::F32,
     };
     let pointwise = Conv2d::new(shape((1, 20, 20), &[64], &[64], 1, 1), options);
     assert_eq!(pointwise.algorithm(), Algorithm::Direct);
@@ -415,22 +450,27 @@ fn results_are_the_same_bits_for_any_number_of_threads() {
         ((2, 32, 48), 3, 2),
     ] {
         let case = Case::new(shape(size, &[40], &[48], kernel, stride), 3);
-        let options = Options::default();
-        let forward: Vec<_> = pools
-            .iter()
-            .map(|pool| case.forward(options, pool))
-            .collect();
-        let data: Vec<_> = pools
-            .iter()
-            .map(|pool| case.backward_data(options, pool, Write::Overwrite))
-            .collect();
-        let weights: Vec<_> = pools
-            .iter()
-            .map(|pool| case.backward_weights(options, pool))
-            .collect();
-        for results in [forward, data, weights] {
-            assert_eq!(results[0], results[1]);
-            assert_eq!(results[0], results[2]);
+        for precision in [Precision::F32, Precision::Mixed] {
+            let options = Options {
+                precision,
+                ..Options::default()
+            };
+            let forward: Vec<_> = pools
+                .iter()
+                .map(|pool| case.forward(options, pool))
+                .collect();
+            let data: Vec<_> = pools
+                .iter()
+                .map(|pool| case.backward_data(options, pool, Write::Overwrite))
+                .collect();
+            let weights: Vec<_> = pools
+                .iter()
+                .map(|pool| case.backward_weights(options, pool))
+                .collect();
+            for results in [forward, data, weights] {
+                assert_eq!(results[0], results[1]);
+                assert_eq!(results[0], results[2]);
+            }
         }
     }
 }
@@ -448,6 +488,7 @@ fn the_epilogue_adds_bias_then_activates_then_adds_the_residual() {
         let options = Options {
             algorithm: Some(algorithm),
             level: None,
+            precision: Precision::F32,
         };
         let conv = Conv2d::new(case.shape.clone(), options);
         let mut packed = vec![0.0; conv.packed_len(Pass::Forward)];

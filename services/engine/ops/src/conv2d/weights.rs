@@ -16,9 +16,9 @@ use std::cell::Cell;
 use super::Shape;
 use super::geometry::Gather;
 use super::kernels::{PANELS_MAX, ScatterTile, Tiles, scatter, tile_panels, tile_rows};
-use super::source::{Prefetch, Source, Window, clear};
+use super::source::{Prefetch, Source, Window, clear, copy_pixel_pairs};
 use crate::parallel::Threads;
-use crate::simd::{BLOCK, Kernel, Level, Simd};
+use crate::simd::{BLOCK, Kernel, Level, Simd, dispatch_dot};
 use crate::view::{RawView, View, as_cells};
 
 /// Bytes that all partial gradients together may take, which are written and read once a step.
@@ -37,6 +37,9 @@ const CHUNK_FLOATS: usize = 128 * 1024;
 /// How backward-weights is cut.
 #[derive(Debug, Clone)]
 pub(super) struct Cut {
+    geometry: Gather,
+    /// Both operands are copied as pairs of pixels, rounded to bf16.
+    is_rounded: bool,
     /// Target rows of a chunk, or pixels if pointwise.
     chunk_len: usize,
     chunk_count: usize,
@@ -53,7 +56,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    pub fn new(geometry: &Gather) -> Self {
+    pub fn new(geometry: Gather, is_rounded: bool) -> Self {
         let panels = geometry.panels();
         let depth = geometry.phases[0].depth(geometry.source.channels);
         let partial_len = panels * depth * BLOCK;
@@ -83,16 +86,18 @@ impl Cut {
         let groups = TASKS.div_ceil(partials).min(panels.div_ceil(least));
         let group_panels = panels.div_ceil(groups);
         let (source_pixels, target_pixels) = if geometry.is_pointwise {
-            (chunk_len, chunk_len)
+            let copied = copied_pixels(is_rounded, chunk_len);
+            (copied, copied)
         } else {
             let rows = geometry.strip_rows(chunk_len);
             (
                 rows * geometry.strip_columns,
-                chunk_len * geometry.target.width,
+                chunk_len * copied_pixels(is_rounded, geometry.target.width),
             )
         };
-        let source_len = source_pixels * pixel_len(geometry);
+        let source_len = source_pixels * pixel_len(&geometry);
         Self {
+            is_rounded,
             chunk_len,
             chunk_count,
             partials,
@@ -101,6 +106,7 @@ impl Cut {
             partial_len,
             lane_len: source_len + target_pixels * group_panels * BLOCK,
             source_len,
+            geometry,
         }
     }
 
@@ -117,7 +123,6 @@ impl Cut {
 )]
 pub(super) fn run(
     shape: &Shape,
-    geometry: &Gather,
     cut: &Cut,
     level: Level,
     threads: &Threads,
@@ -126,12 +131,12 @@ pub(super) fn run(
     weight_gradient: &mut [f32],
     scratch: &[Cell<f32>],
 ) {
+    let geometry = &cut.geometry;
     let pixels = shape.output_pixels();
     let (partials, lanes) = scratch.split_at(cut.partials * cut.partial_len);
     let partials = View::dense(partials, cut.partial_len).raw(cut.partials, cut.partial_len);
     let lanes = View::dense(lanes, cut.lane_len).raw(threads.count(), cut.lane_len);
     let pass = ScatterPass {
-        geometry,
         cut,
         source,
         gradient: output_gradient.raw(pixels, geometry.target.channels),
@@ -140,24 +145,25 @@ pub(super) fn run(
     threads.run_lanes(cut.partials * cut.groups, |lane, task| {
         // SAFETY: lanes are below the thread count and own their copies.
         let lane = unsafe { lanes.pixel(lane) };
-        level.dispatch(ScatterTask {
-            pass: &pass,
-            task,
-            lane,
-        });
+        let pass = &pass;
+        if cut.is_rounded {
+            dispatch_dot(ScatterTask::<true> { pass, task, lane });
+        } else {
+            level.dispatch(ScatterTask::<false> { pass, task, lane });
+        }
     });
-    reduce(shape, geometry, cut, threads, partials, weight_gradient);
+    reduce(shape, cut, threads, partials, weight_gradient);
 }
 
 struct ScatterPass<'a> {
-    geometry: &'a Gather,
     cut: &'a Cut,
     source: Source,
     gradient: RawView,
     partials: RawView,
 }
 
-struct ScatterTask<'a> {
+/// One task, of pairs of bf16 with `DOT`.
+struct ScatterTask<'a, const DOT: bool> {
     pass: &'a ScatterPass<'a>,
     task: usize,
     lane: *mut f32,
@@ -174,17 +180,13 @@ struct Chunk {
     window: Window,
 }
 
-impl Kernel for ScatterTask<'_> {
+impl<const DOT: bool> Kernel for ScatterTask<'_, DOT> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let ScatterPass {
-            geometry,
-            cut,
-            partials,
-            ..
-        } = *self.pass;
+        let ScatterPass { cut, partials, .. } = *self.pass;
+        let geometry = &cut.geometry;
         let (partial, group) = (self.task / cut.groups, self.task % cut.groups);
         let first_panel = group * cut.group_panels;
         let panels = cut.group_panels.min(geometry.panels() - first_panel);
@@ -223,11 +225,12 @@ impl Kernel for ScatterTask<'_> {
     }
 }
 
-impl ScatterTask<'_> {
+impl<const DOT: bool> ScatterTask<'_, DOT> {
     /// Describes a chunk.
     #[inline(always)]
     fn chunk(&self, index: usize) -> Chunk {
-        let ScatterPass { geometry, cut, .. } = *self.pass;
+        let cut = self.pass.cut;
+        let geometry = &cut.geometry;
         if geometry.is_pointwise {
             let all = geometry.batch * geometry.target.height * geometry.target.width;
             let first = index * cut.chunk_len;
@@ -277,35 +280,62 @@ impl ScatterTask<'_> {
     #[inline(always)]
     unsafe fn copy<S: Simd>(&self, simd: S, chunk: Chunk, first_panel: usize, panels: usize) {
         let ScatterPass {
-            geometry,
             cut,
             source,
             gradient,
             ..
         } = *self.pass;
+        let geometry = &cut.geometry;
         let pixels = chunk.rows * chunk.columns;
+        let channels = geometry.source.channels;
+        let gradients = self.lane.wrapping_add(cut.source_len);
         // SAFETY: the caller's promise; the chunk's pixels lie in the operands.
         unsafe {
-            if geometry.is_pointwise {
-                source.copy_blocks(
+            match source {
+                Source::View(view) if DOT && geometry.is_pointwise => copy_pixel_pairs(
                     simd,
+                    view,
                     (chunk.pixel, pixels),
-                    (0, geometry.source.channels / BLOCK),
+                    (0, channels / BLOCK),
                     self.lane,
                     (pixel_len(geometry), BLOCK),
-                );
-            } else {
-                chunk
-                    .window
-                    .read_blocks(simd, source, geometry.source.channels, self.lane);
+                ),
+                _ if DOT => chunk.window.read_column_pairs(
+                    simd,
+                    source,
+                    (channels / BLOCK, geometry.source_step),
+                    self.lane,
+                ),
+                _ if geometry.is_pointwise => source.copy_blocks(
+                    simd,
+                    (chunk.pixel, pixels),
+                    (0, channels / BLOCK),
+                    self.lane,
+                    (pixel_len(geometry), BLOCK),
+                ),
+                _ => chunk.window.read_blocks(simd, source, channels, self.lane),
             }
-            Source::View(gradient).copy_blocks(
-                simd,
-                (chunk.pixel, pixels),
-                (first_panel * BLOCK, panels),
-                self.lane.add(cut.source_len),
-                (BLOCK, pixels * BLOCK),
-            );
+            if DOT {
+                let columns = copied_pixels(true, chunk.columns);
+                for row in 0..chunk.rows {
+                    copy_pixel_pairs(
+                        simd,
+                        gradient,
+                        (chunk.pixel + row * chunk.columns, chunk.columns),
+                        (first_panel, panels),
+                        gradients.add(row * columns * BLOCK),
+                        (BLOCK, chunk.rows * columns * BLOCK),
+                    );
+                }
+            } else {
+                Source::View(gradient).copy_blocks(
+                    simd,
+                    (chunk.pixel, pixels),
+                    (first_panel * BLOCK, panels),
+                    gradients,
+                    (BLOCK, pixels * BLOCK),
+                );
+            }
         }
     }
 
@@ -320,7 +350,8 @@ impl ScatterTask<'_> {
         sums: *mut f32,
         mut prefetch: [Prefetch; 2],
     ) {
-        let geometry = self.pass.geometry;
+        let geometry = &self.pass.cut.geometry;
+        let columns = copied_pixels(DOT, chunk.columns);
         let gradients = self.lane.wrapping_add(self.pass.cut.source_len);
         let block = block(geometry);
         let blocks = geometry.source.channels / block;
@@ -329,16 +360,18 @@ impl ScatterTask<'_> {
         let source_row = chunk.window.columns * block;
         let source_stride = if geometry.is_pointwise {
             pixel_len(geometry)
+        } else if DOT {
+            2 * step * block
         } else {
             step * block
         };
-        let rows_most = (STRETCH_PIXELS / chunk.columns).max(1);
-        let stretches = chunk.rows.div_ceil(rows_most) * chunk.columns.div_ceil(STRETCH_PIXELS);
+        let rows_most = (STRETCH_PIXELS / columns).max(1);
+        let stretches = chunk.rows.div_ceil(rows_most) * columns.div_ceil(STRETCH_PIXELS);
         let panel_groups = panels.div_ceil(tile_panels::<S>(PANELS_MAX));
         let steps = stretches * panel_groups * taps.0 * blocks;
         let lines = prefetch.map(|prefetch| prefetch.lines().div_ceil(steps));
         for (first_row, pixel_rows) in Tiles::new(chunk.rows, rows_most) {
-            for (first_column, pixels) in Tiles::new(chunk.columns, STRETCH_PIXELS) {
+            for (first_column, pixels) in Tiles::new(columns, STRETCH_PIXELS) {
                 let mut panel = 0;
                 while panel < panels {
                     let together = tile_panels::<S>(panels - panel);
@@ -347,8 +380,8 @@ impl ScatterTask<'_> {
                     {
                         let block_row = block_index * chunk.window.rows + first_row * step + ky;
                         let source = block_row * source_row + first_column * source_stride;
-                        let pixel = first_row * chunk.columns + first_column;
-                        let panel_pixels = chunk.rows * chunk.columns;
+                        let pixel = first_row * columns + first_column;
+                        let panel_pixels = chunk.rows * columns;
                         for (prefetch, lines) in prefetch.iter_mut().zip(lines) {
                             prefetch.step(simd, lines);
                         }
@@ -362,14 +395,14 @@ impl ScatterTask<'_> {
                                     source_stride,
                                     source_row: step * source_row,
                                     gradient: gradients.add((panel * panel_pixels + pixel) * BLOCK),
-                                    gradient_row: chunk.columns * BLOCK,
+                                    gradient_row: columns * BLOCK,
                                     gradient_panel: panel_pixels * BLOCK,
                                     pixel_rows,
                                     pixels,
                                     target: sums.add(panel * panel_len + (row + first) * BLOCK),
                                     target_panel: panel_len,
                                 };
-                                scatter(simd, rows, together, &tile);
+                                scatter::<S, DOT>(simd, rows, together, &tile);
                             }
                         }
                     }
@@ -389,10 +422,20 @@ fn block(geometry: &Gather) -> usize {
     }
 }
 
+/// Returns the pixels or pairs of pixels that stand for some neighbouring pixels in a copy.
+#[inline(always)]
+fn copied_pixels(is_rounded: bool, pixels: usize) -> usize {
+    if is_rounded {
+        pixels.div_ceil(2)
+    } else {
+        pixels
+    }
+}
+
 /// Returns the floats that a pixel of the source's copy takes.
 fn pixel_len(geometry: &Gather) -> usize {
     if geometry.is_pointwise {
-        (geometry.source.channels / BLOCK | 1) * BLOCK
+        ((geometry.source.channels / BLOCK) | 1) * BLOCK
     } else {
         geometry.source.channels
     }
@@ -401,12 +444,12 @@ fn pixel_len(geometry: &Gather) -> usize {
 /// Adds the partials, in their order, to the canonical gradient.
 fn reduce(
     shape: &Shape,
-    geometry: &Gather,
     cut: &Cut,
     threads: &Threads,
     partials: RawView,
     weight_gradient: &mut [f32],
 ) {
+    let geometry = &cut.geometry;
     let taps = shape.kernel * shape.kernel;
     let per_output = shape.input.count() * taps;
     let block = block(geometry);

@@ -8,27 +8,38 @@ use std::arch::x86_64::*;
 
 use super::{BLOCK, Kernel, Level, Simd};
 
-/// Proof that the machine has AVX-512F, and AVX2 and FMA with it.
+/// Proof that the machine has AVX-512F, and AVX2 and FMA with it; and with `DOT` AVX-512 BF16, too.
 #[derive(Debug, Clone, Copy)]
-pub struct Avx512(());
+pub struct Avx512<const DOT: bool>(());
 
-impl Avx512 {
+impl<const DOT: bool> Avx512<DOT> {
     /// Returns the proof, if the machine gives it.
     pub fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma"))
+            && is_x86_feature_detected!("fma")
+            && (!DOT || is_x86_feature_detected!("avx512bf16")))
         .then_some(Self(()))
     }
 
-    /// Runs `kernel` compiled with AVX-512F.
+    /// Runs `kernel` compiled with these features.
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx2,fma")]
-        fn with_features<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
+        fn with_features<K: Kernel, const DOT: bool>(simd: Avx512<DOT>, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        #[target_feature(enable = "avx512f,avx512bf16,avx2,fma")]
+        fn with_dot<K: Kernel, const DOT: bool>(simd: Avx512<DOT>, kernel: K) -> K::Output {
             kernel.run(simd)
         }
         // SAFETY: `self` proves that the machine has the features.
-        unsafe { with_features(self, kernel) }
+        unsafe {
+            if const { DOT } {
+                with_dot(self, kernel)
+            } else {
+                with_features(self, kernel)
+            }
+        }
     }
 }
 
@@ -40,7 +51,7 @@ macro_rules! call {
     }};
 }
 
-impl Simd for Avx512 {
+impl<const DOT: bool> Simd for Avx512<DOT> {
     type F16 = __m512;
     const LEVEL: Level = Level::Avx512;
     const TILE_BLOCKS: usize = 24;
@@ -49,11 +60,64 @@ impl Simd for Avx512 {
     fn apart<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline(never)]
         #[target_feature(enable = "avx512f,avx2,fma")]
-        fn with_features<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
+        fn with_features<K: Kernel, const DOT: bool>(simd: Avx512<DOT>, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx512bf16,avx2,fma")]
+        fn with_dot<K: Kernel, const DOT: bool>(simd: Avx512<DOT>, kernel: K) -> K::Output {
             kernel.run(simd)
         }
         // SAFETY: `self` proves that the machine has the features.
-        unsafe { with_features(self, kernel) }
+        unsafe {
+            if const { DOT } {
+                with_dot(self, kernel)
+            } else {
+                with_features(self, kernel)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn dot(self, a: Self::F16, b: Self::F16, c: Self::F16) -> Self::F16 {
+        assert!(
+            const { DOT },
+            "invariant: pairs go where they are multiplied"
+        );
+        // SAFETY: both are 512 bits, of which the instruction takes pairs of bf16; the token proves that it is there.
+        unsafe {
+            let [a, b] = [a, b].map(|pairs| std::mem::transmute::<__m512, __m512bh>(pairs));
+            _mm512_dpbf16_ps(c, a, b)
+        }
+    }
+
+    #[inline(always)]
+    fn pair(self, low: Self::F16, high: Self::F16) -> Self::F16 {
+        assert!(
+            const { DOT },
+            "invariant: pairs go where they are multiplied"
+        );
+        // SAFETY: as in `dot`.
+        unsafe {
+            let [low, high] = [low, high].map(|half| {
+                let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(half));
+                _mm512_cvtepu16_epi32(rounded)
+            });
+            _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32::<16>(high)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_rounded(self, value: Self::F16, target: *mut f32) {
+        assert!(
+            const { DOT },
+            "invariant: pairs go where they are multiplied"
+        );
+        // SAFETY: as in `dot`; the caller promises room for eight floats.
+        unsafe {
+            let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(value));
+            _mm256_storeu_si256(target.cast(), rounded);
+        }
     }
 
     #[inline(always)]

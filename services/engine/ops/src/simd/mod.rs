@@ -19,9 +19,13 @@ mod math;
 mod neon;
 pub mod pointer;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod rate;
 
 pub use math::{exp, sigmoid, silu};
 pub use portable::Portable;
+
+use std::sync::OnceLock;
 
 /// The floats in one block.
 pub const BLOCK: usize = 16;
@@ -76,9 +80,94 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn sum(self, a: Self::F16) -> f32;
     /// Runs `kernel` as a function of its own, with registers of its own.
     fn apart<K: Kernel>(self, kernel: K) -> K::Output;
+    /// Adds to each float of `c` both products of a pair of bf16 in `a` and one in `b`; the order of the additions is
+    /// the machine's.
+    #[inline(always)]
+    fn dot(self, a: Self::F16, b: Self::F16, c: Self::F16) -> Self::F16 {
+        let [mut sums, mut left, mut right] = [[0.0; BLOCK]; 3];
+        self.store(c, &mut sums);
+        self.store(a, &mut left);
+        self.store(b, &mut right);
+        for ((sum, left), right) in sums.iter_mut().zip(left).zip(right) {
+            let ([a_low, a_high], [b_low, b_high]) = (bf16_pair(left), bf16_pair(right));
+            *sum = a_high.mul_add(b_high, a_low.mul_add(b_low, *sum));
+        }
+        self.load(&sums)
+    }
+    /// Rounds to bf16 and makes pairs of what stands at the same place: `low` in the lower half of a float's bits.
+    #[inline(always)]
+    fn pair(self, low: Self::F16, high: Self::F16) -> Self::F16 {
+        let [mut lows, mut highs] = [[0.0; BLOCK]; 2];
+        self.store(low, &mut lows);
+        self.store(high, &mut highs);
+        for (low, high) in lows.iter_mut().zip(highs) {
+            *low = pair_of(*low, high);
+        }
+        self.load(&lows)
+    }
+    /// Rounds sixteen floats to bf16 and writes them as eight pairs of neighbours.
+    ///
+    /// # Safety
+    /// The target has room for eight floats.
+    #[inline(always)]
+    unsafe fn store_rounded(self, value: Self::F16, target: *mut f32) {
+        let mut values = [0.0; BLOCK];
+        self.store(value, &mut values);
+        for (index, pair) in values.chunks_exact(2).enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { *target.add(index) = pair_of(pair[0], pair[1]) };
+        }
+    }
     /// Asks for the cache line of an address, which need not be valid, in the level 2 cache.
     #[inline(always)]
     fn prefetch(self, _address: *const f32) {}
+}
+
+/// Returns two floats rounded to bf16, ties to even, as the halves of a float's bits.
+#[inline(always)]
+pub fn pair_of(low: f32, high: f32) -> f32 {
+    f32::from_bits(u32::from(rounded(low)) | u32::from(rounded(high)) << 16)
+}
+
+#[inline(always)]
+fn rounded(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if value.is_nan() {
+        return (bits >> 16) as u16 | 0x40;
+    }
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+/// Returns both halves of a float's bits as floats.
+#[inline(always)]
+fn bf16_pair(pair: f32) -> [f32; 2] {
+    let bits = pair.to_bits();
+    [
+        f32::from_bits(bits << 16),
+        f32::from_bits(bits & 0xffff_0000),
+    ]
+}
+
+/// Runs a kernel of pairs of bf16 where the machine multiplies them, and in plain Rust elsewhere.
+pub fn dispatch_dot<K: Kernel>(kernel: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = avx512::Avx512::<true>::detect() {
+        return simd.run(kernel);
+    }
+    kernel.run(Portable)
+}
+
+/// Returns whether this machine does more products of bf16 than of f32 in the same time. Some processors have the
+/// instruction and are slower with it.
+pub fn dot_is_faster() -> bool {
+    static IS_FASTER: OnceLock<bool> = OnceLock::new();
+    *IS_FASTER.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        if avx512::Avx512::<true>::detect().is_some() {
+            return rate::dot_is_faster();
+        }
+        false
+    })
 }
 
 /// Work that is compiled once per instruction set.
@@ -122,7 +211,7 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => avx2::Avx2::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => avx512::Avx512::detect().is_some(),
+            Self::Avx512 => avx512::Avx512::<false>::detect().is_some(),
             #[cfg(target_arch = "aarch64")]
             Self::Neon => neon::Neon::detect().is_some(),
             _ => false,
@@ -148,7 +237,7 @@ impl Level {
                 None => kernel.run(Portable),
             },
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => match avx512::Avx512::detect() {
+            Self::Avx512 => match avx512::Avx512::<false>::detect() {
                 Some(simd) => simd.run(kernel),
                 None => kernel.run(Portable),
             },

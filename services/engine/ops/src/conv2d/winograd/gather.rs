@@ -221,7 +221,7 @@ impl GatherChunks<'_> {
                             target_panel: POINTS * panel_stride,
                             accumulate: false,
                         };
-                        gather(simd, rows, panels, &tile);
+                        gather::<S, false>(simd, rows, panels, &tile);
                     }
                 }
             }

@@ -208,7 +208,7 @@ impl ScatterTask<'_> {
                             target: sums.add((row + channel) * BLOCK),
                             target_panel: POINTS * channels * BLOCK,
                         };
-                        scatter(simd, rows, together, &tile);
+                        scatter::<S, false>(simd, rows, together, &tile);
                     }
                 }
                 panel += together;
