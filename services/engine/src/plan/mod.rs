@@ -20,7 +20,7 @@ use std::fmt;
 use crate::graph::{self, Form, Graph};
 use crate::models::{self, ModelSpec};
 use crate::network::InputShape;
-use crate::ops::conv2d::{Conv2d, Pass};
+use crate::ops::conv2d::{Algorithm, Conv2d, Pass};
 use crate::ops::depthwise::Depthwise;
 use crate::ops::transposed::Transposed;
 use crate::ops::view::Channels;
@@ -55,6 +55,8 @@ pub struct Options {
     pub thread_count: usize,
     /// For prediction.
     pub branches: Branches,
+    /// How dense convolutions are computed where the shape allows it; the default is the fastest way.
+    pub algorithm: Option<Algorithm>,
     /// Every value keeps its own memory and every sum its own launch, so that all can be looked at.
     pub keep_everything: bool,
 }
@@ -66,6 +68,7 @@ impl Options {
             mode,
             thread_count,
             branches: Branches::default(),
+            algorithm: None,
             keep_everything: false,
         }
     }
