@@ -55,6 +55,8 @@ pub struct Options {
     pub thread_count: usize,
     /// For prediction.
     pub branches: Branches,
+    /// For prediction: outputs become rows of predictions. Who reads the outputs themselves does without.
+    pub is_decoding: bool,
     /// Every value keeps its own memory and every sum its own launch, so that all can be looked at.
     pub keep_everything: bool,
 }
@@ -66,6 +68,7 @@ impl Options {
             mode,
             thread_count,
             branches: Branches::default(),
+            is_decoding: true,
             keep_everything: false,
         }
     }
