@@ -168,7 +168,7 @@ impl Lowering {
                 self.forward_node(index);
             }
         }
-        if self.options.mode == Mode::Infer {
+        if self.options.mode == Mode::Infer && self.options.is_decoding {
             self.decode(spec);
         }
     }

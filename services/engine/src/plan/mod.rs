@@ -55,6 +55,8 @@ pub struct Options {
     pub thread_count: usize,
     /// For prediction.
     pub branches: Branches,
+    /// For prediction: outputs become rows of predictions. Who reads the outputs themselves does without.
+    pub is_decoding: bool,
     /// How dense convolutions are computed where the shape allows it; the default is the fastest way.
     pub algorithm: Option<Algorithm>,
     /// Every value keeps its own memory and every sum its own launch, so that all can be looked at.
@@ -68,6 +70,7 @@ impl Options {
             mode,
             thread_count,
             branches: Branches::default(),
+            is_decoding: true,
             algorithm: None,
             keep_everything: false,
         }
