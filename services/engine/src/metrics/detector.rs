@@ -20,8 +20,17 @@ pub struct Detector {
 impl Detector {
     /// Makes a detector that suppresses doubles.
     pub fn new(spec: &ModelSpec, options: NmsOptions) -> Self {
+        Self::with_settings(spec, LossSettings::default(), options)
+    }
+
+    /// Makes a detector with what the data set says of keypoints.
+    pub(crate) fn with_settings(
+        spec: &ModelSpec,
+        settings: LossSettings,
+        options: NmsOptions,
+    ) -> Self {
         Self {
-            rules: Rules::new(spec, LossSettings::default()),
+            rules: Rules::new(spec, settings),
             options,
             is_one_to_one: false,
         }
@@ -118,10 +127,15 @@ impl Detector {
     ///
     /// # Panics
     /// When the model has no masks.
-    pub fn coefficients<'a>(&self, outputs: &Outputs<'a>, image: usize, index: u32) -> Vec<f32> {
+    pub fn coefficients<'a>(
+        &'a self,
+        outputs: &'a Outputs<'a>,
+        image: usize,
+        index: u32,
+    ) -> &'a [f32] {
         let head = self.head(outputs, image);
         let place = Place::find(head.levels, index as usize);
-        head.extra(place, MASK_CHANNELS).to_vec()
+        head.extra(place, MASK_CHANNELS)
     }
 
     /// Returns the object keypoint similarity's divisors, `2 · (2 σ)²` of each keypoint.

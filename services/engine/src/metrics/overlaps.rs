@@ -6,7 +6,7 @@ use crate::loss::{InstanceMap, KEYPOINT_AREA_SHARE, MaskCounts, Prototypes};
 const EPSILON: f64 = 1e-7;
 
 /// The true masks of one image and how many pixels each has.
-pub struct MaskTruths<'a> {
+pub(crate) struct MaskTruths<'a> {
     instances: InstanceMap<'a>,
     /// Pixels of every instance by number; of the background first.
     areas: Vec<usize>,
