@@ -26,8 +26,6 @@ use crate::{Error, Result};
 pub const OPSET: i64 = 18;
 /// Understood by every ONNX Runtime since 1.14.
 const IR_VERSION: i64 = 8;
-/// Added to the variance before its root, as in training.
-const NORM_EPSILON: f64 = 1e-3;
 
 /// What to put into the file beside the weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -404,8 +402,8 @@ fn folded(graph: &Graph, state: &State, convolution: &Convolution) -> (Vec<f32>,
     let mut weights = Vec::with_capacity(weight.len());
     let mut biases = Vec::with_capacity(convolution.output_channels);
     for (channel, kernel) in weight.chunks_exact(per_channel).enumerate() {
-        let scale =
-            f64::from(gamma[channel]) / (f64::from(variance[channel]) + NORM_EPSILON).sqrt();
+        let deviation = (f64::from(variance[channel]) + norm.constants.epsilon()).sqrt();
+        let scale = f64::from(gamma[channel]) / deviation;
         weights.extend(
             kernel
                 .iter()

@@ -10,6 +10,9 @@ use crate::ops::simd::{BLOCK, Kernel, Level, Simd};
 use super::lanes::{LANES, cross_entropy_with_slope};
 use crate::network::Map;
 
+/// Boxes are kept in single precision: an edge so little beyond a pixel was meant to lie on it.
+const EDGE_TOLERANCE: f64 = 1e-4;
+
 /// The prototypes of one image, NHWC.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prototypes<'a> {
@@ -59,8 +62,8 @@ impl Window {
     /// Returns the window of a box given in the map's pixels.
     pub fn new([x1, y1, x2, y2]: [f64; 4], height: usize, width: usize) -> Self {
         let axis = |low: f64, high: f64, size: usize| {
-            let start = (low.ceil().max(0.0) as usize).min(size);
-            let end = (high.ceil().max(0.0) as usize).min(size);
+            let first = |edge: f64| (edge - EDGE_TOLERANCE).ceil().max(0.0) as usize;
+            let (start, end) = (first(low).min(size), first(high).min(size));
             start..end.max(start)
         };
         Self {

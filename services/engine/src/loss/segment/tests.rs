@@ -161,6 +161,8 @@ fn a_window_keeps_pixels_from_the_start_up_to_the_end() {
     let window = |bounds| Window::new(bounds, 10, 20);
     let expected = |columns: Range<usize>, rows: Range<usize>| Window { columns, rows };
     assert_eq!(window([2.0, 3.5, 4.0, 5.5]), expected(2..4, 4..6));
+    let edge = f64::from(0.3f32 + 0.2f32) * 12.0 + 1e-6;
+    assert_eq!(window([edge, 0.0, 2.0 * edge, 1.0]), expected(6..12, 0..1));
     assert_eq!(window([-5.0, -1.0, 0.5, 99.0]), expected(0..1, 0..10));
     assert_eq!(window([30.0, 2.0, 40.0, 1.0]), expected(20..20, 2..2));
     assert_eq!(window([f64::NAN; 4]), expected(0..0, 0..0));
