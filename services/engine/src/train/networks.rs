@@ -70,7 +70,7 @@ impl Networks {
             self.held.truncate(self.held_max - 1);
             let network = match self.mode {
                 Mode::Train => Network::train(&self.spec, shape, &self.threads)?,
-                Mode::Infer => Network::infer(&self.spec, shape, &self.threads)?,
+                Mode::Infer => Network::infer_outputs(&self.spec, shape, &self.threads)?,
             };
             let held = Held {
                 network,
