@@ -162,7 +162,7 @@ const BY_HEART: [(&str, &str, usize, usize, u32); 4] = [
     ("yolo11n-seg", "nuts-yolo-seg.zip", 320, 4, 120),
     ("yolo11n-pose", "mouse-yolo-pose.zip", 192, 16, 50),
     ("yolo11n-obb", "nuts-yolo-obb.zip", 320, 4, 120),
-    ("yolo11n-cls", "clothing-cls.zip", 128, 16, 15),
+    ("yolo11n-cls", "clothing-cls.zip", 128, 16, 40),
 ];
 /// What it must reach on them: mean average precision at an overlap of 0.5, or accuracy.
 const BY_HEART_MIN: f64 = 0.95;
@@ -195,6 +195,10 @@ fn small_data_sets_of_every_task_are_learnt_by_heart() {
             ..TrainOptions::default()
         };
         options.augmentation = crate::data::Augmentation::NONE;
+        if model.ends_with("-cls") {
+            // Validation shows the middle square, which training meets among parts of many sizes and shapes only.
+            options.augmentation.scale = 0.4;
+        }
         let mut trainer = Trainer::new(options, Arc::clone(&dataset), None).unwrap();
         let mut told = Told::default();
         trainer.run(&StopHandle::default(), &mut told).unwrap();
