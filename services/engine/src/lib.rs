@@ -5,6 +5,7 @@
 //! operation becomes a launch. `run` replays the launches. Training (`train`) adds data (`data`), a loss
 //! (`loss`), an optimiser (`optim`) and metrics (`metrics`); `checkpoint` and `onnx` write what came out.
 
+pub mod bench;
 pub mod checkpoint;
 pub mod data;
 pub mod decode;

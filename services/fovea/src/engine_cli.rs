@@ -25,6 +25,7 @@ use engine::validate::{ValidateOptions, validate};
 use indicatif::ProgressBar;
 
 use crate::cli::{Datasets, Engine};
+use crate::engine_bench;
 use crate::output::{self, Table, line, remark};
 
 /// The extensions that `source=FOLDER` looks for.
@@ -47,6 +48,7 @@ pub async fn run(command: Engine, is_json: bool) -> Result<()> {
             mode,
             launches,
         } => show_plan(&model, classes, imgsz, batch, &mode, launches),
+        Engine::Bench { arguments } => engine_bench::run(Arguments::read(&arguments)?, is_json),
     })
     .await?
 }
@@ -63,7 +65,7 @@ async fn stop_on_interrupt(stop: StopHandle) {
 }
 
 /// `name=value` arguments, each used once.
-struct Arguments(BTreeMap<String, String>);
+pub(crate) struct Arguments(BTreeMap<String, String>);
 
 impl Arguments {
     fn read(given: &[String]) -> Result<Self> {
@@ -82,7 +84,7 @@ impl Arguments {
         Ok(Self(arguments))
     }
 
-    fn take(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
         self.0.remove(name)
     }
 
@@ -91,7 +93,7 @@ impl Arguments {
             .with_context(|| format!("'{name}=' is missing"))
     }
 
-    fn parsed<T: std::str::FromStr>(&mut self, name: &str, default: T) -> Result<T> {
+    pub(crate) fn parsed<T: std::str::FromStr>(&mut self, name: &str, default: T) -> Result<T> {
         match self.take(name) {
             Some(value) => value
                 .parse()
@@ -102,7 +104,7 @@ impl Arguments {
     }
 
     /// Refuses what no one asked for: a typing error must not be ignored.
-    fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         match self.0.keys().next() {
             Some(name) => bail!("there is no argument '{name}' here"),
             None => Ok(()),
