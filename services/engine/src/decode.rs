@@ -137,6 +137,7 @@ mod tests {
             box_stride: 64,
             scores: &scores,
             score_stride: 16,
+            ..HeadLevel::default()
         };
         let mut output = vec![f32::NAN; 2 * 3 * 7];
         decode(&Threads::new(2).unwrap(), 2, 3, &[head], &mut output);

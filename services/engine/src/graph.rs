@@ -81,13 +81,26 @@ pub struct Node {
     pub outputs: Vec<ValueId>,
 }
 
-/// The raw outputs of one level of a detection head.
+/// The raw outputs of one level of one branch of a dense head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// Pixels of the input per cell.
     pub stride: usize,
     pub boxes: ValueId,
     pub scores: ValueId,
+    /// Mask coefficients, keypoints or the angle.
+    pub extra: Option<ValueId>,
+    /// Deviations of keypoints, for training.
+    pub sigma: Option<ValueId>,
+}
+
+impl Head {
+    /// Returns the values in the order boxes, scores, extra, sigma.
+    pub fn values(&self) -> impl Iterator<Item = ValueId> {
+        let always = [Some(self.boxes), Some(self.scores)];
+        let all = always.into_iter().chain([self.extra, self.sigma]);
+        all.flatten()
+    }
 }
 
 /// A model: nodes in an order in which they can run, and the tensors they name.
@@ -100,7 +113,14 @@ pub struct Graph {
     pub buffers: Vec<TensorInfo>,
     /// What each row of the family's table puts out.
     pub rows: Vec<ValueId>,
-    pub heads: Vec<Head>,
+    /// The only branch of the head, or one-to-many, then one-to-one.
+    pub branches: Vec<Vec<Head>>,
+    /// Prototypes of masks.
+    pub prototypes: Option<ValueId>,
+    /// Logits of a class per pixel, for training.
+    pub semantic: Option<ValueId>,
+    /// Class logits of the whole image.
+    pub logits: Option<ValueId>,
 }
 
 impl Graph {
@@ -123,6 +143,13 @@ impl Graph {
         let makes = |node: &Node| node.outputs.contains(&id);
         let found = self.nodes.iter().position(makes);
         found.expect("invariant: every value is made by a node")
+    }
+
+    /// Returns the values that the loss reads.
+    pub fn outputs(&self) -> Vec<ValueId> {
+        let levels = self.branches.iter().flatten().flat_map(Head::values);
+        let maps = [self.prototypes, self.semantic, self.logits];
+        levels.chain(maps.into_iter().flatten()).collect()
     }
 
     /// Adds a named parameter and returns its index.

@@ -232,9 +232,10 @@ impl Validator {
             metrics.add(detections, &labels);
         }
         let size = (batch.height, batch.width);
+        let levels = &network.outputs().branches[0];
         let output = self
             .loss
-            .evaluate(&network.heads(), &batch.targets, size, &self.threads);
+            .evaluate(levels, &batch.targets, size, &self.threads);
         Ok(output.items)
     }
 }

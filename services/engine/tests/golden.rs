@@ -215,7 +215,7 @@ impl<'a> Section<'a> {
 
 /// Returns `[batch][channels][anchors]` of the levels' values.
 fn joined(network: &Network, channels: usize, is_box: bool) -> Vec<f32> {
-    let heads = network.heads();
+    let heads = network.outputs().branches.remove(0);
     let mut result = Vec::new();
     for image in 0..BATCH {
         for channel in 0..channels {
@@ -315,7 +315,7 @@ impl Case {
             }
         }
         section.compare(Record::long("predictions", &recorded["23"][0]), &turned);
-        section.finish(self.spec.name())
+        section.finish(&self.spec.name())
     }
 
     fn train_layers(&self) -> Vec<String> {
@@ -333,8 +333,8 @@ impl Case {
                 convolutions.compare(Record::short(&node.name, recorded, values.len()), &values);
             }
         }
-        let mut failures = rows.finish(self.spec.name());
-        failures.extend(convolutions.finish(self.spec.name()));
+        let mut failures = rows.finish(&self.spec.name());
+        failures.extend(convolutions.finish(&self.spec.name()));
         failures
     }
 
@@ -345,9 +345,10 @@ impl Case {
         network.forward(&mut state, Images::F32(&self.images));
         let mut loss = DetectLoss::new(self.spec.class_count, Gains::default());
         let targets = targets(self.spec.class_count);
-        let (heads, mut gradients) = network.heads_and_gradients();
+        let (outputs, mut gradients) = network.outputs_and_gradients();
+        let (levels, gradients) = (&outputs.branches[0], &mut gradients.branches[0]);
         let size = (SIDE, SIDE);
-        let output = loss.compute(&heads, &mut gradients, &targets, size, &self.threads);
+        let output = loss.compute(levels, gradients, &targets, size, &self.threads);
         let mut gradient = vec![0.0; state.parameters.len()];
         network.backward(&state, &mut gradient);
 
@@ -362,14 +363,14 @@ impl Case {
                 grads.compare(record, &gradient[tensor.range()]);
             }
         }
-        failures.extend(grads.finish(self.spec.name()));
+        failures.extend(grads.finish(&self.spec.name()));
         let mut buffers = Section::new(&self.golden, "buffers");
         for tensor in &tables.buffers {
             let recorded = &self.golden["buffers"][&tensor.name];
             let record = Record::short(&tensor.name, recorded, tensor.element_count());
             buffers.compare(record, &state.buffers[tensor.range()]);
         }
-        failures.extend(buffers.finish(self.spec.name()));
+        failures.extend(buffers.finish(&self.spec.name()));
         (failures, gradient)
     }
 
@@ -477,7 +478,7 @@ impl Case {
             let record = Record::short(&tensor.name, recorded, tensor.element_count());
             sgd.compare(record, &change[tensor.range()]);
         }
-        failures.extend(sgd.finish(self.spec.name()));
+        failures.extend(sgd.finish(&self.spec.name()));
         failures.extend(self.adamw(&self.changes(OptimizerKind::AdamW, 1e-3, 0.9, gradient)));
         if self.golden["musgd_change"].is_object() {
             failures.extend(self.musgd(&self.changes(OptimizerKind::MuSgd, 0.01, 0.9, gradient)));
@@ -619,9 +620,10 @@ fn a_step_gives_the_same_bits_on_any_number_of_threads() {
         let mut state = start.clone();
         network.forward(&mut state, Images::F32(&images));
         let mut loss = DetectLoss::new(80, Gains::default());
-        let (heads, mut gradients) = network.heads_and_gradients();
+        let (outputs, mut gradients) = network.outputs_and_gradients();
+        let (levels, gradients) = (&outputs.branches[0], &mut gradients.branches[0]);
         let size = (SIDE, SIDE);
-        loss.compute(&heads, &mut gradients, &targets(80), size, &threads);
+        loss.compute(levels, gradients, &targets(80), size, &threads);
         let mut gradient = vec![0.0; state.parameters.len()];
         network.backward(&state, &mut gradient);
         (state, gradient)

@@ -144,7 +144,7 @@ impl<'a> Record<'a> {
             .collect();
         parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         Report {
-            model: self.case.spec.name().to_owned(),
+            model: self.case.spec.name(),
             batch: self.case.batch,
             imgsz: self.case.size,
             threads: self.case.threads,

@@ -46,8 +46,9 @@ pub fn training(case: &Case) -> Result<Report> {
         let whole = Stopwatch::start();
         network.forward(&mut state, Images::U8(&pictures));
         let watch = Stopwatch::start();
-        let (heads, mut gradients) = network.heads_and_gradients();
-        loss.compute(&heads, &mut gradients, &targets, size, &threads);
+        let (outputs, mut gradients) = network.outputs_and_gradients();
+        let (levels, gradients) = (&outputs.branches[0], &mut gradients.branches[0]);
+        loss.compute(levels, gradients, &targets, size, &threads);
         record.add("loss", watch.elapsed());
         network.backward(&state, &mut gradient);
         let watch = Stopwatch::start();

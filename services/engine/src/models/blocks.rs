@@ -425,13 +425,17 @@ pub(super) fn detect(graph: &mut Graph, name: &str, class_count: usize, inputs: 
         Role::Frozen,
     );
 
+    let mut levels = Vec::with_capacity(3);
     for level in 0..3 {
         let mut run = |branch: &[Conv]| branch.iter().fold(inputs[level], |x, c| c.wire(graph, x));
         let head = Head {
             stride: STRIDES[level],
             boxes: run(&boxes[level]),
             scores: run(&scores[level]),
+            extra: None,
+            sigma: None,
         };
-        graph.heads.push(head);
+        levels.push(head);
     }
+    graph.branches.push(levels);
 }

@@ -66,7 +66,11 @@ fn initialise_head(graph: &Graph, class_count: usize, parameters: &mut [f32]) {
         Op::Convolution(convolution) => convolution.bias,
         _ => None,
     };
-    for (head, stride) in graph.heads.iter().zip(STRIDES) {
+    for (head, stride) in graph
+        .branches
+        .iter()
+        .flat_map(|levels| levels.iter().zip(STRIDES))
+    {
         if let Some(bias) = bias_of(head.boxes) {
             parameters[graph.parameters[bias].range()].fill(BOX_BIAS);
         }

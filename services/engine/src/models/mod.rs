@@ -6,7 +6,7 @@ mod spec;
 mod yolo11;
 
 pub use initialise::initialise;
-pub use spec::{Family, ModelSpec, Scale, Task};
+pub use spec::{Family, KeypointShape, MASK_CHANNELS, ModelSpec, Scale, Task};
 
 use crate::graph::Graph;
 use crate::network::TensorInfo;
@@ -35,6 +35,7 @@ impl Tables {
 pub fn graph(spec: &ModelSpec) -> Graph {
     match (spec.family, spec.task) {
         (Family::Yolo11, Task::Detect) => yolo11::graph(spec),
+        _ => unreachable!("invariant: `parse` names only models that are built"),
     }
 }
 
@@ -63,15 +64,15 @@ mod tests {
     #[test]
     fn parameter_counts_are_the_published_ones() {
         let published = [2_624_080, 9_458_752, 20_114_688, 25_372_160, 56_966_176];
-        for (name, count) in ModelSpec::NAMES.into_iter().zip(published) {
-            assert_eq!(tables(&spec(name, 80)).parameter_count(), count, "{name}");
+        for (name, count) in ModelSpec::names().zip(published) {
+            assert_eq!(tables(&spec(&name, 80)).parameter_count(), count, "{name}");
         }
     }
 
     #[test]
     fn names_are_unique_and_offsets_leave_no_gap() {
-        for name in ModelSpec::NAMES {
-            let tables = tables(&spec(name, 3));
+        for name in ModelSpec::names() {
+            let tables = tables(&spec(&name, 3));
             for tensors in [&tables.parameters, &tables.buffers] {
                 let mut names: Vec<_> = tensors.iter().map(|t| &t.name).collect();
                 names.sort();

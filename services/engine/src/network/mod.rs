@@ -2,11 +2,14 @@
 //! as flat vectors.
 
 mod arena;
+mod heads;
+mod outputs;
 mod run;
 
 use std::time::Duration;
 
 use arena::Arena;
+pub use heads::{HeadLevel, HeadLevelGradient, Map, MapGradient, OutputGradients, Outputs};
 use run::{Runner, Subject};
 
 use crate::clock::Stopwatch;
@@ -51,30 +54,6 @@ impl TensorInfo {
     pub fn range(&self) -> std::ops::Range<usize> {
         self.offset..self.offset + self.element_count()
     }
-}
-
-/// The raw outputs of one level of a detection head, NHWC: anchor `a = y * width + x` of image `i` starts at
-/// `(i * height * width + a) * box_stride` in `boxes` and `... * score_stride` in `scores`.
-#[derive(Debug, Clone, Copy)]
-pub struct HeadLevel<'a> {
-    /// Pixels of the input per cell: 8, 16 or 32.
-    pub stride: usize,
-    pub height: usize,
-    pub width: usize,
-    /// Distance logits, side-major: 4 sides × `reg_max` bins.
-    pub boxes: &'a [f32],
-    pub box_stride: usize,
-    /// Class logits, `class_count` of them; anything beyond up to `score_stride` is padding.
-    pub scores: &'a [f32],
-    pub score_stride: usize,
-}
-
-/// Where the loss writes the gradients of one level; the same layout as [`HeadLevel`]. The loss writes
-/// every element, zero in the padding.
-#[derive(Debug)]
-pub struct HeadLevelGradient<'a> {
-    pub boxes: &'a mut [f32],
-    pub scores: &'a mut [f32],
 }
 
 /// Everything a model has learnt: two flat vectors described by `models::tables`.
@@ -295,25 +274,18 @@ impl Network {
         self.run_forward(None, Subject::Train(state));
     }
 
-    /// Returns the head's outputs of the last forward pass, finest level first.
-    pub fn heads(&self) -> Vec<HeadLevel<'_>> {
-        run::heads(&self.plan, &self.arena)
+    /// Returns the head's outputs of the last forward pass.
+    pub fn outputs(&self) -> Outputs<'_> {
+        outputs::read(&self.plan, &self.arena)
     }
 
     /// Returns the head's outputs, and where the loss writes their gradients.
     ///
     /// # Panics
     /// When the network is not for training.
-    pub fn heads_and_gradients(&mut self) -> (Vec<HeadLevel<'_>>, Vec<HeadLevelGradient<'_>>) {
-        let gradient = |head: &plan::PlannedHead| {
-            let slots = head
-                .gradients
-                .expect("a network for training has gradients");
-            let [boxes, scores] = slots.map(|slot| run::gradients(&self.plan, &self.arena, slot));
-            HeadLevelGradient { boxes, scores }
-        };
-        let gradients = self.plan.heads.iter().map(gradient).collect();
-        (run::heads(&self.plan, &self.arena), gradients)
+    pub fn outputs_and_gradients(&mut self) -> (Outputs<'_>, OutputGradients<'_>) {
+        let gradients = outputs::gradients(&self.plan, &self.arena);
+        (outputs::read(&self.plan, &self.arena), gradients)
     }
 
     /// Adds the gradient of every parameter, given those of the head's outputs.

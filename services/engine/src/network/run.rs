@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 use super::arena::Arena;
-use super::{HeadLevel, State};
+use super::{State, outputs};
 use crate::decode;
 use crate::graph::{Convolution, Graph, ValueId};
 use crate::ops::conv2d::{Epilogue, Input, Pass};
@@ -425,13 +425,13 @@ impl Runner<'_> {
 
     fn decode(&mut self, output: BufferId) {
         let class_count = self.plan.spec.class_count;
-        let heads = heads(self.plan, self.arena);
+        let heads = &outputs::read(self.plan, self.arena).branches[0];
         let output = self.write(output);
         decode::decode(
             self.threads,
             self.plan.shape.batch,
             class_count,
-            &heads,
+            heads,
             output,
         );
     }
@@ -536,38 +536,6 @@ pub(super) fn fold(
         }
         *bias = shift;
     }
-}
-
-/// Returns the head's outputs.
-pub(super) fn heads<'a>(plan: &Plan, arena: &'a Arena) -> Vec<HeadLevel<'a>> {
-    let values = |slot: Slot| {
-        assert_eq!(
-            slot.channel, 0,
-            "invariant: head outputs have their own buffers"
-        );
-        // SAFETY: heads are written by the forward pass only, which needs the network exclusively or, for the
-        // decoding at its end, has written them all.
-        unsafe { arena.floats(&plan.buffers[slot.buffer.0]) }
-    };
-    let level = |head: &crate::plan::PlannedHead| HeadLevel {
-        stride: head.stride,
-        height: head.height,
-        width: head.width,
-        boxes: values(head.boxes),
-        box_stride: head.boxes.pixel_stride,
-        scores: values(head.scores),
-        score_stride: head.scores.pixel_stride,
-    };
-    plan.heads.iter().map(level).collect()
-}
-
-/// Returns where the gradients of a head's output are written.
-pub(super) fn gradients<'a>(plan: &Plan, arena: &'a Arena, slot: Slot) -> &'a mut [f32] {
-    assert_eq!(
-        slot.channel, 0,
-        "invariant: head outputs have their own buffers"
-    );
-    buffer(plan, arena, slot.buffer)
 }
 
 /// Returns a buffer to write.

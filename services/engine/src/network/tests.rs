@@ -32,7 +32,8 @@ fn images(shape: InputShape) -> Vec<u8> {
 
 /// A loss that is linear in the head's outputs; writes its gradient.
 fn linear_loss(network: &mut Network) -> f64 {
-    let (heads, gradients) = network.heads_and_gradients();
+    let (mut outputs, mut gradients) = network.outputs_and_gradients();
+    let (heads, gradients) = (outputs.branches.remove(0), gradients.branches.remove(0));
     let mut loss = 0.0;
     for (level, (head, gradient)) in heads.iter().zip(gradients).enumerate() {
         let real = [(64, head.box_stride), (CLASSES, head.score_stride)];

@@ -76,6 +76,7 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
     }
     let anchors = match spec.task {
         Task::Detect => writer.detect_head(spec.class_count),
+        other => return Err(not_exported(other)),
     };
     let Builder {
         nodes, constants, ..
@@ -98,7 +99,7 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
         producer_version: env!("CARGO_PKG_VERSION").into(),
         graph: Some(proto::Graph {
             node: nodes,
-            name: spec.name().into(),
+            name: spec.name(),
             initializer: constants,
             input: vec![ValueInfo::float("images", input)],
             output: vec![ValueInfo::float("output0", output)],
@@ -110,6 +111,13 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
         metadata_props: metadata(spec, options),
     };
     Ok(model.encode_to_vec())
+}
+
+fn not_exported(task: Task) -> Error {
+    Error::Argument {
+        argument: "model",
+        rule: format!("models for {} have no ONNX form yet", task.name()),
+    }
 }
 
 fn check_state(graph: &Graph, state: &State) -> Result<()> {
@@ -135,9 +143,7 @@ fn check_state(graph: &Graph, state: &State) -> Result<()> {
 
 /// The keys and value formats that tools for this kind of file read.
 fn metadata(spec: &ModelSpec, options: &ExportOptions) -> Vec<Entry> {
-    let task = match spec.task {
-        Task::Detect => "detect",
-    };
+    let task = spec.task.name();
     let size = format!("[{}, {}]", options.height, options.width);
     let arguments = format!(
         "{{'batch': 1, 'half': False, 'dynamic': {}, 'simplify': True, 'opset': {OPSET}, 'nms': False}}",
@@ -323,7 +329,7 @@ impl Writer<'_> {
     /// Emits decoding of the boxes and the output; returns the number of anchors.
     fn detect_head(&mut self, class_count: usize) -> usize {
         const NAME: &str = "head";
-        let heads = &self.graph.heads;
+        let heads = &self.graph.branches[0];
         let (mut boxes, mut scores) = (Vec::new(), Vec::new());
         let (mut centres_x, mut centres_y, mut strides) = (Vec::new(), Vec::new(), Vec::new());
         let bins = self.graph.value(heads[0].boxes).channels / 4;

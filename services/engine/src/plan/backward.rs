@@ -25,14 +25,10 @@ impl Lowering {
     /// Lowers the backward pass.
     pub fn backward(&mut self) {
         let mut gradients = Gradients::default();
-        for index in 0..self.heads.len() {
-            let head = self.graph.heads[index];
-            let slots = [head.boxes, head.scores].map(|id| {
-                let slot = self.gradient_slot(&mut gradients, id);
-                self.mark_written(&mut gradients, id);
-                slot
-            });
-            self.heads[index].gradients = Some(slots);
+        for id in self.graph.outputs() {
+            let slot = self.gradient_slot(&mut gradients, id);
+            self.mark_written(&mut gradients, id);
+            self.output_gradients.insert(id, slot);
         }
         for index in (0..self.graph.nodes.len()).rev() {
             self.backward_node(&mut gradients, index);

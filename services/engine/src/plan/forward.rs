@@ -7,7 +7,10 @@ use super::launch::{
 };
 use super::layout::Layout;
 use super::memory;
-use super::{Mode, Operator, Options, Plan, PlannedConvolution, PlannedHead};
+use super::{
+    Mode, Operator, Options, Plan, PlannedConvolution, PlannedHead, PlannedMap, PlannedOutput,
+    PlannedOutputs,
+};
 use crate::graph::{self, Activation, Graph, Op, ValueId};
 use crate::models::ModelSpec;
 use crate::network::InputShape;
@@ -33,7 +36,9 @@ pub(super) struct Lowering {
     pub buffers: Vec<Buffer>,
     pub forward: Vec<Launch>,
     pub backward: Vec<Launch>,
-    pub heads: Vec<PlannedHead>,
+    pub outputs: PlannedOutputs,
+    /// The gradients that the loss writes, by value.
+    pub output_gradients: BTreeMap<ValueId, Slot>,
     pub sums_len: usize,
     /// By root value.
     activations: BTreeMap<ValueId, BufferId>,
@@ -55,7 +60,8 @@ impl Lowering {
             buffers: Vec::new(),
             forward: Vec::new(),
             backward: Vec::new(),
-            heads: Vec::new(),
+            outputs: PlannedOutputs::default(),
+            output_gradients: BTreeMap::new(),
             sums_len: 0,
             activations: BTreeMap::new(),
             ran: BTreeMap::new(),
@@ -137,20 +143,57 @@ impl Lowering {
                 self.forward_node(index);
             }
         }
-        for head in self.graph.heads.clone() {
-            let extent = self.extent(head.boxes);
-            let planned = PlannedHead {
-                stride: head.stride,
-                height: extent.height,
-                width: extent.width,
-                boxes: self.slot(head.boxes),
-                scores: self.slot(head.scores),
-                gradients: None,
-            };
-            self.heads.push(planned);
-        }
         if self.options.mode == Mode::Infer {
             self.decode();
+        }
+    }
+
+    /// Says where the head's outputs lie, after the passes that make them.
+    pub fn plan_outputs(&mut self) {
+        let branches = self.graph.branches.clone();
+        let branches = branches.iter().map(|levels| {
+            let levels = levels.iter().map(|head| {
+                let extent = self.extent(head.boxes);
+                PlannedHead {
+                    stride: head.stride,
+                    height: extent.height,
+                    width: extent.width,
+                    boxes: self.planned_output(head.boxes),
+                    scores: self.planned_output(head.scores),
+                    extra: head.extra.map(|id| self.planned_output(id)),
+                    sigma: head.sigma.map(|id| self.planned_output(id)),
+                }
+            });
+            levels.collect()
+        });
+        self.outputs.branches = branches.collect();
+        let Graph {
+            prototypes,
+            semantic,
+            logits,
+            ..
+        } = self.graph;
+        let [prototypes, semantic, logits] =
+            [prototypes, semantic, logits].map(|id| id.map(|id| self.planned_map(id)));
+        self.outputs.prototypes = prototypes;
+        self.outputs.semantic = semantic;
+        self.outputs.logits = logits;
+    }
+
+    fn planned_output(&mut self, id: ValueId) -> PlannedOutput {
+        PlannedOutput {
+            value: self.slot(id),
+            gradient: self.output_gradients.get(&id).copied(),
+        }
+    }
+
+    fn planned_map(&mut self, id: ValueId) -> PlannedMap {
+        let extent = self.extent(id);
+        PlannedMap {
+            height: extent.height,
+            width: extent.width,
+            channels: self.graph.value(id).channels,
+            output: self.planned_output(id),
         }
     }
 
@@ -376,12 +419,10 @@ impl Lowering {
     }
 
     fn decode(&mut self) {
-        let class_count = self
-            .graph
-            .heads
-            .first()
-            .map_or(0, |head| self.graph.value(head.scores).channels);
-        let anchors: usize = self.heads.iter().map(|head| head.height * head.width).sum();
+        let levels = self.graph.branches[0].clone();
+        let class_count = self.graph.value(levels[0].scores).channels;
+        let cells = levels.iter().map(|head| self.extent(head.boxes));
+        let anchors: usize = cells.map(|extent| extent.height * extent.width).sum();
         let length = self.shape.batch * anchors * (4 + class_count);
         let output = self.buffer("predictions", BufferKind::Predictions, length);
         self.launch("predictions", Kernel::Decode { output }, 0, 2 * length);
@@ -389,6 +430,7 @@ impl Lowering {
 
     /// Places all buffers.
     pub fn finish(mut self, spec: &ModelSpec) -> Plan {
+        self.plan_outputs();
         memory::set_lifetimes(&mut self.buffers, &self.forward, &self.backward);
         let end = self.forward.len() + self.backward.len();
         let keep: Vec<BufferId> = self.kept_buffers();
@@ -396,7 +438,7 @@ impl Lowering {
             self.buffers[id.0].first = 0;
             self.buffers[id.0].last = end;
         }
-        self.keep_heads();
+        self.keep_outputs();
         let arena_len = memory::assign_offsets(&mut self.buffers);
         let stored = |id: usize| {
             let place = self.layout.place(ValueId(id));
@@ -418,7 +460,7 @@ impl Lowering {
             buffers: self.buffers,
             forward: self.forward,
             backward: self.backward,
-            heads: self.heads,
+            outputs: self.outputs,
             values,
             channels: channels.collect(),
             arena_len,
@@ -436,14 +478,10 @@ impl Lowering {
     }
 
     /// The loss reads the heads and writes their gradients between the passes; predictions are decoded last.
-    fn keep_heads(&mut self) {
+    fn keep_outputs(&mut self) {
         let loss = self.forward.len();
-        for head in self.heads.clone() {
-            let outputs = [head.boxes, head.scores];
-            for slot in outputs
-                .into_iter()
-                .chain(head.gradients.into_iter().flatten())
-            {
+        for output in self.outputs.iter() {
+            for slot in [Some(output.value), output.gradient].into_iter().flatten() {
                 let buffer = &mut self.buffers[slot.buffer.0];
                 buffer.first = buffer.first.min(loss);
                 buffer.last = buffer.last.max(loss);

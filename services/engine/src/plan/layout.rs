@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn only_the_untouched_half_of_attention_is_copied() {
-        for name in ModelSpec::NAMES {
-            let (graph, layout) = layout(name);
+        for name in ModelSpec::names() {
+            let (graph, layout) = layout(&name);
             let copied: Vec<_> = layout
                 .copied
                 .iter()
@@ -271,8 +271,8 @@ mod tests {
 
     #[test]
     fn every_sum_is_made_by_a_convolution() {
-        for name in ModelSpec::NAMES {
-            let (graph, layout) = layout(name);
+        for name in ModelSpec::names() {
+            let (graph, layout) = layout(&name);
             let sums = graph.nodes.iter().filter(|n| n.op == Op::Add).count();
             assert_eq!(layout.fused.len(), sums, "{name}");
         }

@@ -109,16 +109,56 @@ impl PlannedConvolution {
     }
 }
 
-/// Where the outputs of one level of the head lie, and their gradients.
+/// Where an output of the head lies, and its gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedOutput {
+    pub value: Slot,
+    /// In training.
+    pub gradient: Option<Slot>,
+}
+
+/// The outputs of one level of one branch of the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedHead {
     pub stride: usize,
     pub height: usize,
     pub width: usize,
-    pub boxes: Slot,
-    pub scores: Slot,
-    /// Of boxes and scores; in training.
-    pub gradients: Option<[Slot; 2]>,
+    pub boxes: PlannedOutput,
+    pub scores: PlannedOutput,
+    pub extra: Option<PlannedOutput>,
+    pub sigma: Option<PlannedOutput>,
+}
+
+/// A map of features that the head puts out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedMap {
+    pub height: usize,
+    pub width: usize,
+    /// Without padding.
+    pub channels: usize,
+    pub output: PlannedOutput,
+}
+
+/// Everything the head puts out, as in [`crate::network::Outputs`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlannedOutputs {
+    pub branches: Vec<Vec<PlannedHead>>,
+    pub prototypes: Option<PlannedMap>,
+    pub semantic: Option<PlannedMap>,
+    pub logits: Option<PlannedMap>,
+}
+
+impl PlannedOutputs {
+    /// Returns every output.
+    pub fn iter(&self) -> impl Iterator<Item = PlannedOutput> + '_ {
+        let of_level = |head: &PlannedHead| {
+            let always = [Some(head.boxes), Some(head.scores)];
+            always.into_iter().chain([head.extra, head.sigma]).flatten()
+        };
+        let maps = [self.prototypes, self.semantic, self.logits];
+        let levels = self.branches.iter().flatten().flat_map(of_level);
+        levels.chain(maps.into_iter().flatten().map(|map| map.output))
+    }
 }
 
 /// A model made concrete for one shape.
@@ -132,7 +172,7 @@ pub struct Plan {
     pub buffers: Vec<Buffer>,
     pub forward: Vec<Launch>,
     pub backward: Vec<Launch>,
-    pub heads: Vec<PlannedHead>,
+    pub outputs: PlannedOutputs,
     /// Where each value of the graph lies; none for sums' terms that are never stored.
     pub values: Vec<Option<Slot>>,
     /// The channels of each value of the graph.
@@ -198,7 +238,9 @@ impl Plan {
 
     /// Returns the anchors of one image.
     pub fn anchor_count(&self) -> usize {
-        self.heads.iter().map(|head| head.height * head.width).sum()
+        let levels = self.outputs.branches.first();
+        let cells = levels.map(|levels| levels.iter().map(|head| head.height * head.width).sum());
+        cells.unwrap_or(0)
     }
 
     /// Returns the bytes of each kind of buffer if none shared memory, biggest first.

@@ -437,10 +437,10 @@ impl Trainer {
         self.statistics_before.clone_from(&self.state.buffers);
         let network = self.networks.get(shape)?;
         network.forward(&mut self.state, Images::U8(&batch.images));
-        let (levels, mut gradients) = network.heads_and_gradients();
+        let (outputs, mut gradients) = network.outputs_and_gradients();
         let output = self.loss.compute(
-            &levels,
-            &mut gradients,
+            &outputs.branches[0],
+            &mut gradients.branches[0],
             &batch.targets,
             (batch.height, batch.width),
             &self.threads,

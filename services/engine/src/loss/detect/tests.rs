@@ -67,6 +67,7 @@ impl Head {
                 box_stride: 64,
                 scores: &level.scores,
                 score_stride: level.score_stride,
+                ..HeadLevel::default()
             }
         }
         self.levels.iter().map(view).collect()
@@ -89,6 +90,7 @@ impl Head {
             .map(|level| HeadLevelGradient {
                 boxes: &mut level.boxes,
                 scores: &mut level.scores,
+                ..HeadLevelGradient::default()
             })
             .collect();
         let mut loss = DetectLoss::new(self.class_count, Gains::default());
@@ -522,6 +524,7 @@ fn how_long_the_loss_takes() {
                     .map(|level| HeadLevelGradient {
                         boxes: &mut level.boxes,
                         scores: &mut level.scores,
+                        ..HeadLevelGradient::default()
                     })
                     .collect();
                 let watch = Stopwatch::start();
