@@ -12,6 +12,7 @@ pub mod decode;
 pub mod device;
 pub mod error;
 pub mod graph;
+pub mod import;
 pub mod loss;
 pub mod metrics;
 pub mod models;

@@ -68,6 +68,15 @@ pub fn write(checkpoint: &Checkpoint) -> Vec<u8> {
     bytes
 }
 
+/// Returns whether the bytes begin a checkpoint and not another safetensors file.
+pub fn is_checkpoint(bytes: &[u8]) -> bool {
+    let metadata = SafeTensors::read_metadata(bytes);
+    metadata.is_ok_and(|(_, metadata)| {
+        let texts = metadata.metadata().as_ref();
+        texts.is_some_and(|texts| texts.contains_key(HEADER))
+    })
+}
+
 /// Reads a checkpoint, or returns the rule that the bytes break.
 pub fn read(bytes: &[u8]) -> Result<Checkpoint, String> {
     check_length(bytes)?;

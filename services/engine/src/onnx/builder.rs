@@ -74,6 +74,7 @@ impl Builder {
                 .iter()
                 .flat_map(|value| value.to_le_bytes())
                 .collect(),
+            ..Tensor::default()
         });
         name
     }
@@ -92,6 +93,7 @@ impl Builder {
                 .iter()
                 .flat_map(|value| value.to_le_bytes())
                 .collect(),
+            ..Tensor::default()
         });
         self.shapes.insert(values.to_vec(), name.clone());
         name

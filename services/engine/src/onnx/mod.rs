@@ -6,8 +6,8 @@
 //! Norms are folded into the convolutions. The file's metadata carries class names, stride, task and image size.
 
 mod builder;
-mod proto;
-mod python;
+pub(crate) mod proto;
+pub(crate) mod python;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -233,13 +233,11 @@ impl Writer<'_> {
 
     fn convolution(&mut self, name: &str, convolution: &Convolution, input: &str) -> String {
         let (weights, bias) = folded(self.graph, self.state, convolution);
-        let shape = &self.graph.parameters[convolution.weight].shape;
-        let weights = self
-            .builder
-            .floats(&format!("{name}.weight"), shape, &weights);
-        let bias = self
-            .builder
-            .floats(&format!("{name}.bias"), &[bias.len()], &bias);
+        // Under the reference's names, so that an exported model can be a base model.
+        let weight = &self.graph.parameters[convolution.weight];
+        let bias_name = weight.name.replace(".weight", ".bias");
+        let weights = self.builder.floats(&weight.name, &weight.shape, &weights);
+        let bias = self.builder.floats(&bias_name, &[bias.len()], &bias);
         let kernel = convolution.kernel as i64;
         let groups = if convolution.depthwise {
             convolution.input_channels

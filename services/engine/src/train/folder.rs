@@ -9,6 +9,7 @@ use super::report::{EpochReport, Progress, Reason, Started, StepReport, StopHand
 use super::trainer::{Ending, Trainer};
 use crate::checkpoint::{Checkpoint, files};
 use crate::data::yolo::{self, Strictness};
+use crate::import;
 use crate::validate::{self, ValidateOptions, Validation};
 use crate::{Error, Result};
 
@@ -45,7 +46,11 @@ pub fn run_folder(
         });
     }
     let dataset = open_data(&options, progress)?;
-    let pretrained = options.pretrained.as_deref().map(files::read).transpose()?;
+    let pretrained = options
+        .pretrained
+        .as_deref()
+        .map(import::read)
+        .transpose()?;
     let yaml = serde_yaml::to_string(&options).map_err(|error| Error::Argument {
         argument: "options",
         rule: error.to_string(),

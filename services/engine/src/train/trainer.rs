@@ -7,12 +7,12 @@ use super::options::TrainOptions;
 use super::report::{
     EpochReport, Progress, Reason, Scores, Started, StepReport, StopHandle, finite,
 };
-use super::transfer;
 use crate::checkpoint::{Checkpoint, FORMAT_VERSION, Header, Position};
 use crate::clock::Stopwatch;
 use crate::data::batches::TrainingOptions;
 use crate::data::yolo::Strictness;
 use crate::data::{Batch, Dataset, Loader, TrainingBatches};
+use crate::import::{self, Weights};
 use crate::loss::DetectLoss;
 use crate::models::{self, ModelSpec};
 use crate::network::{Images, InputShape, State};
@@ -83,19 +83,15 @@ impl Trainer {
     pub fn new(
         options: TrainOptions,
         dataset: Arc<Dataset>,
-        pretrained: Option<&Checkpoint>,
+        pretrained: Option<&Weights>,
     ) -> Result<Self> {
         options.check()?;
         let spec = ModelSpec::parse(&options.model, dataset.classes.len())?;
         let mut state = models::initialise(&spec, options.seed);
         let mut notes = Vec::new();
         if let Some(pretrained) = pretrained {
-            notes.push(transfer::transfer(
-                &spec,
-                &dataset.classes,
-                &mut state,
-                pretrained,
-            ));
+            let report = import::load(&spec, &dataset.classes, &mut state, pretrained);
+            notes.push(report.to_string());
         }
         let mut trainer = Self::assemble(options, spec, dataset, state)?;
         trainer.notes.append(&mut notes);
