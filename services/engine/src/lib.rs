@@ -20,6 +20,7 @@ pub mod network;
 pub mod onnx;
 pub mod optim;
 pub mod plan;
+pub mod plots;
 pub mod predict;
 pub mod random;
 pub mod train;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Tensor, Weights, read};
 use crate::models::{self, ModelSpec, Tables};
-use crate::network::{State, TensorInfo};
+use crate::network::{Role, State, TensorInfo};
 use crate::{Error, Result};
 
 /// Added to a norm's variance before its root, as in training.
@@ -28,7 +28,7 @@ pub struct LoadReport {
     pub source: String,
     /// Tensors of the model that have values of the file now, running statistics included.
     pub loaded: usize,
-    /// All tensors of the model.
+    /// All tensors of the model, without constants that the file leaves out.
     pub all: usize,
     pub skipped: Vec<Skipped>,
     /// Tensors of the file that the model has no place for.
@@ -143,6 +143,11 @@ pub fn load(
         for info in infos {
             let target = &mut values[info.range()];
             let taken = match find(&info.name) {
+                // A constant is what it is.
+                None if info.role == Role::Frozen => {
+                    report.all -= 1;
+                    continue;
+                }
                 None => Err("not in the file".to_owned()),
                 Some(tensor) if is_class_output(&info.name) => rows.copy(info, tensor, target),
                 Some(tensor) if tensor.shape == info.shape => {
