@@ -39,7 +39,11 @@ pub fn batch(pictures: &[Shown<'_>], classes: &[String]) -> Result<String> {
     let pictures = &pictures[..pictures.len().min(PICTURES_MAX)];
     let columns = (pictures.len() as f64).sqrt().ceil().max(1.0);
     let rows = (pictures.len() as f64 / columns).ceil().max(1.0);
-    let (across, down) = (CELL + GAP, CELL + NAME_HEIGHT + GAP);
+    let tallest = pictures
+        .iter()
+        .map(|shown| size_of(shown.picture)[1])
+        .fold(0.0, f64::max);
+    let (across, down) = (CELL + GAP, tallest + NAME_HEIGHT + GAP);
     let mut svg = Svg::new(GAP + columns * across, GAP + rows * down);
     for (index, shown) in pictures.iter().enumerate() {
         let (row, column) = ((index as f64 / columns).floor(), index as f64 % columns);
@@ -50,23 +54,20 @@ pub fn batch(pictures: &[Shown<'_>], classes: &[String]) -> Result<String> {
 }
 
 fn picture(svg: &mut Svg, (x, y): (f64, f64), shown: &Shown<'_>, classes: &[String]) -> Result<()> {
-    let (width, height) = (shown.picture.width() as f64, shown.picture.height() as f64);
-    let scale = (CELL / width).min(CELL / height);
+    let [width, height] = size_of(shown.picture);
+    let scale = width / shown.picture.width() as f64;
     let name = fitted(&shown.name, FONT_SIZE, CELL);
     svg.text((x, y + FONT_SIZE), Anchor::Start, FONT_SIZE, &name);
     let top = y + NAME_HEIGHT;
     let area = Area {
         x,
         y: top,
-        width: width * scale,
-        height: height * scale,
+        width,
+        height,
     };
     let bytes = if scale < 1.0 {
-        let side = |side: f64| ((side * scale).round() as usize).max(1);
-        draw::encode(
-            &shown.picture.resized(side(width), side(height)),
-            ImageKind::Jpeg,
-        )?
+        let [width, height] = [width, height].map(|side| (side.round() as usize).max(1));
+        draw::encode(&shown.picture.resized(width, height), ImageKind::Jpeg)?
     } else {
         draw::encode(shown.picture, ImageKind::Jpeg)?
     };

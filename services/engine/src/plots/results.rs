@@ -36,8 +36,7 @@ pub fn results(csv: &str) -> String {
         .iter()
         .enumerate()
         .filter(|(_, name)| ![EPOCH, TIME, ""].contains(name))
-        .enumerate()
-        .map(|(number, (index, name))| {
+        .map(|(index, name)| {
             let values = column(index);
             let epochs = epochs
                 .clone()
@@ -51,7 +50,7 @@ pub fn results(csv: &str) -> String {
                 series: vec![Series {
                     name: String::new(),
                     points: epochs.into_iter().zip(values).collect(),
-                    colour: colour_of(number / COLUMNS),
+                    colour: colour_of(group(name)),
                     width: LINE,
                 }],
                 has_legend: false,
@@ -71,4 +70,14 @@ pub fn results(csv: &str) -> String {
         chart.draw(&mut svg, area);
     }
     svg.finish()
+}
+
+/// Returns the number of a column's group: what stands before the slash.
+fn group(name: &str) -> usize {
+    const GROUPS: [&str; 4] = ["train", "val", "metrics", "lr"];
+    let prefix = name.split('/').next().unwrap_or_default();
+    GROUPS
+        .iter()
+        .position(|&group| group == prefix)
+        .unwrap_or(GROUPS.len())
 }
