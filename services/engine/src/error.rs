@@ -41,8 +41,15 @@ pub enum Error {
     #[error("weights {place}: {rule}")]
     Weights { place: String, rule: String },
     /// The loss stopped being a number.
-    #[error("the loss was not finite for {limit} steps in a row, last at step {step}")]
-    NotFinite { step: u64, limit: u32 },
+    #[error(
+        "the loss was not finite for {limit} steps in a row, last at step {step}; first not finite: {first}"
+    )]
+    NotFinite {
+        step: u64,
+        limit: u32,
+        /// The tensor or layer that broke first.
+        first: String,
+    },
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,

@@ -2,19 +2,51 @@
 //! input, so one graph serves every batch and image size; `plan` makes it concrete and derives the
 //! backward pass node by node.
 
-use crate::network::{Role, TensorInfo};
+use crate::network::{InputShape, Role, TensorInfo};
 pub use crate::ops::norm::Activation;
 
 /// A value of the graph: an activation tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub usize);
 
+/// The sides of a value, before the input's are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// The input's sides divided by this.
+    Fraction(usize),
+    /// One pixel per image.
+    Pixel,
+}
+
+impl Size {
+    /// Returns height and width for an input.
+    pub fn of(self, shape: InputShape) -> [usize; 2] {
+        match self {
+            Self::Fraction(divisor) => [shape.height, shape.width].map(|side| side / divisor),
+            Self::Pixel => [1, 1],
+        }
+    }
+
+    fn divided(self, divisor: usize) -> Self {
+        match self {
+            Self::Fraction(by) => Self::Fraction(by * divisor),
+            Self::Pixel => Self::Pixel,
+        }
+    }
+
+    fn doubled(self) -> Self {
+        match self {
+            Self::Fraction(by) if by.is_multiple_of(2) => Self::Fraction(by / 2),
+            _ => unreachable!("invariant: only what was halved before is doubled"),
+        }
+    }
+}
+
 /// What is known about a value before the input's size is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
     pub channels: usize,
-    /// The input's side divided by this value's side.
-    pub reduction: usize,
+    pub size: Size,
 }
 
 /// Batch normalisation by its tensors: indices into `Graph::parameters` and `Graph::buffers`.
@@ -26,6 +58,17 @@ pub struct Norm {
     pub variance: usize,
 }
 
+/// Which inputs an output of a convolution is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// All channels under the kernel.
+    Dense,
+    /// Its own channel under the kernel.
+    Depthwise,
+    /// All channels of the one pixel it grows out of: kernel 2, stride 2, twice the side.
+    Transposed,
+}
+
 /// A convolution with what follows it. It has either a norm or a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Convolution {
@@ -34,8 +77,9 @@ pub struct Convolution {
     /// The side of the square kernel; the padding is half of it.
     pub kernel: usize,
     pub stride: usize,
-    /// One input channel per output channel instead of all.
-    pub depthwise: bool,
+    pub form: Form,
+    /// Nothing before it learns from it: no gradient goes to its input.
+    pub detached: bool,
     /// Index into `Graph::parameters`.
     pub weight: usize,
     pub bias: Option<usize>,
@@ -56,6 +100,8 @@ pub enum Op {
     },
     /// Nearest neighbour, twice the side.
     Upsample,
+    /// The mean over all pixels of an image.
+    GlobalPool,
     /// Along the channels.
     Concat,
     /// Some channels of the input.
@@ -129,6 +175,24 @@ impl Graph {
         &self.values[id.0]
     }
 
+    /// Returns for each node whether an output is made of what it makes.
+    pub fn needed_nodes(&self) -> Vec<bool> {
+        let mut needed_values = vec![false; self.values.len()];
+        for id in self.outputs() {
+            needed_values[id.0] = true;
+        }
+        let mut needed = vec![false; self.nodes.len()];
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            needed[index] = node.outputs.iter().any(|id| needed_values[id.0]);
+            if needed[index] {
+                for id in &node.inputs {
+                    needed_values[id.0] = true;
+                }
+            }
+        }
+        needed
+    }
+
     /// Returns the nodes that read a value.
     pub fn consumers(&self, id: ValueId) -> impl Iterator<Item = usize> + '_ {
         let reads = move |(_, node): &(usize, &Node)| node.inputs.contains(&id);
@@ -183,24 +247,24 @@ impl Graph {
     pub fn image(&mut self) -> ValueId {
         let image = Value {
             channels: 3,
-            reduction: 1,
+            size: Size::Fraction(1),
         };
         self.map("images", Op::Image, &[], image)
     }
 
     /// Adds a convolution.
     pub fn convolution(&mut self, name: &str, convolution: Convolution, input: ValueId) -> ValueId {
-        let Value {
-            channels,
-            reduction,
-        } = *self.value(input);
+        let Value { channels, size } = *self.value(input);
         assert_eq!(
             channels, convolution.input_channels,
             "invariant: {name} reads as many channels as its weight has"
         );
         let output = Value {
             channels: convolution.output_channels,
-            reduction: reduction * convolution.stride,
+            size: match convolution.form {
+                Form::Transposed => size.doubled(),
+                _ => size.divided(convolution.stride),
+            },
         };
         self.map(name, Op::Convolution(convolution), &[input], output)
     }
@@ -224,37 +288,40 @@ impl Graph {
 
     /// Adds a nearest-neighbour enlargement by two.
     pub fn upsample(&mut self, name: &str, input: ValueId) -> ValueId {
-        let Value {
-            channels,
-            reduction,
-        } = *self.value(input);
+        let Value { channels, size } = *self.value(input);
         let output = Value {
             channels,
-            reduction: reduction / 2,
+            size: size.doubled(),
         };
         self.map(name, Op::Upsample, &[input], output)
+    }
+
+    /// Adds the mean over all pixels.
+    pub fn global_pool(&mut self, name: &str, input: ValueId) -> ValueId {
+        let output = Value {
+            channels: self.value(input).channels,
+            size: Size::Pixel,
+        };
+        self.map(name, Op::GlobalPool, &[input], output)
     }
 
     /// Adds a concatenation along the channels.
     pub fn concat(&mut self, name: &str, inputs: &[ValueId]) -> ValueId {
         let output = Value {
             channels: inputs.iter().map(|&id| self.value(id).channels).sum(),
-            reduction: self.value(inputs[0]).reduction,
+            size: self.value(inputs[0]).size,
         };
         self.map(name, Op::Concat, inputs, output)
     }
 
     /// Cuts a value into two halves along the channels.
     pub fn halves(&mut self, name: &str, input: ValueId) -> [ValueId; 2] {
-        let Value {
-            channels,
-            reduction,
-        } = *self.value(input);
+        let Value { channels, size } = *self.value(input);
         let half = channels / 2;
         [0, half].map(|offset| {
             let output = Value {
                 channels: half,
-                reduction,
+                size,
             };
             self.map(name, Op::Slice { offset }, &[input], output)
         })
@@ -271,7 +338,7 @@ impl Graph {
     ) -> [ValueId; 2] {
         let output = Value {
             channels: heads * value_channels,
-            reduction: self.value(input).reduction,
+            size: self.value(input).size,
         };
         let op = Op::Attention {
             heads,

@@ -24,7 +24,7 @@ pub enum Use {
     Colour = 5,
     /// Flips and channel order.
     Flip = 6,
-    /// Mixing of two pictures.
+    /// Whether a picture is blended with another, with which and how much.
     Mix = 7,
     /// The size of a batch's pictures in multi-scale training; the sample is the batch's index.
     Scale = 8,
@@ -32,6 +32,18 @@ pub enum Use {
     Picture = 9,
     /// Anything a test needs.
     Test = 10,
+    /// As `Mosaic` and `Affine`, for the picture that is blended in.
+    MixMosaic = 11,
+    MixAffine = 12,
+    /// Whether a part of another picture is laid over, of which and where.
+    Cut = 13,
+    /// As `Mosaic` and `Affine`, for the picture whose part is laid over.
+    CutMosaic = 14,
+    CutAffine = 15,
+    /// The part of a picture that is shown to be classified.
+    Crop = 16,
+    /// The rectangle that is blanked.
+    Erase = 17,
 }
 
 /// A stream of random numbers named by (seed, epoch, sample, use).
@@ -117,6 +129,15 @@ impl Philox {
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    /// Returns a number in (0, 1) of the beta distribution with both parameters `shape`, which is symmetric.
+    pub fn beta(&mut self, shape: u32) -> f64 {
+        // A gamma variable of a whole shape is a sum of exponential ones.
+        let mut gamma = || -> f64 { (0..shape).map(|_| -(1.0 - self.uniform()).ln()).sum() };
+        let (first, second) = (gamma(), gamma());
+        let sum = first + second;
+        if sum > 0.0 { first / sum } else { 0.5 }
     }
 }
 
@@ -270,6 +291,24 @@ mod tests {
         assert!((normal_squares / count - 1.0).abs() < 0.03);
         for face in faces {
             assert!((f64::from(face) / count - 1.0 / 6.0).abs() < 0.01);
+        }
+    }
+
+    #[test]
+    fn a_symmetric_beta_has_its_mean_and_variance() {
+        let mut stream = Philox::new(7, 0, 1, Use::Test);
+        for shape in [1, 8, 32] {
+            let draws: Vec<f64> = (0..20_000).map(|_| stream.beta(shape)).collect();
+            assert!(draws.iter().all(|draw| (0.0..=1.0).contains(draw)));
+            let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+            let squares = draws.iter().map(|draw| (draw - 0.5).powi(2)).sum::<f64>();
+            let wanted = 1.0 / (4.0 * (2.0 * f64::from(shape) + 1.0));
+            assert!((mean - 0.5).abs() < 0.01, "{shape}: {mean}");
+            let variance = squares / draws.len() as f64;
+            assert!(
+                (variance / wanted - 1.0).abs() < 0.05,
+                "{shape}: {variance} {wanted}"
+            );
         }
     }
 

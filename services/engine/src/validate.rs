@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoint;
 use crate::clock::Stopwatch;
-use crate::data::cache::CACHE_BYTES_DEFAULT;
+use crate::data::cache::{CACHE_BYTES_DEFAULT, CacheOptions};
 use crate::data::yolo::Strictness;
-use crate::data::{Batch, Dataset, Loader, Split, ValidationBatches};
-use crate::loss::{DetectLoss, Gains};
+use crate::data::{Batch, Dataset, Loader, Split, ValidationBatches, ValidationOptions};
+use crate::loss::{Gains, Loss, LossInput, LossSettings};
 use crate::metrics::{self, DetectMetrics, DetectReport, Detection, Label, NmsOptions};
-use crate::models::ModelSpec;
+use crate::models::{ModelSpec, Task};
 use crate::network::{Images, InputShape, Predictions, State};
 use crate::parallel::Threads;
 use crate::plan::Mode;
-use crate::train::{Networks, Scores, finite};
+use crate::train::{Networks, Row, Scores, finite};
 use crate::{Error, Result};
 
 /// Networks held for the shapes of batches.
@@ -28,7 +28,7 @@ const NETWORKS_HELD: usize = 4;
 const CORES_PER_WORKER: usize = 4;
 
 /// What to validate on and how.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ValidateOptions {
     pub split: Split,
     pub imgsz: usize,
@@ -43,7 +43,8 @@ pub struct ValidateOptions {
     pub threads: usize,
     /// The most threads that prepare batches.
     pub workers: usize,
-    pub cache_bytes: u64,
+    /// Where decoded pictures are kept.
+    pub cache: CacheOptions,
     /// Refuse unreadable pictures instead of counting them as empty.
     pub strict: bool,
     pub gains: Gains,
@@ -61,7 +62,9 @@ impl Default for ValidateOptions {
             max_det: nms.detection_count_max,
             threads: 0,
             workers: 8,
-            cache_bytes: CACHE_BYTES_DEFAULT,
+            cache: CacheOptions::Ram {
+                limit_bytes: CACHE_BYTES_DEFAULT,
+            },
             strict: false,
             gains: Gains::default(),
         }
@@ -72,8 +75,8 @@ impl Default for ValidateOptions {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
     pub report: DetectReport,
-    /// Box, class and distance loss, mean over the batches.
-    pub losses: [f64; 3],
+    /// The loss items, mean over the batches.
+    pub losses: Row,
     pub images: usize,
     pub objects: usize,
     pub seconds: f64,
@@ -90,6 +93,7 @@ impl Validation {
             map50: finite(self.report.map50),
             map50_95: finite(self.report.map50_95),
             losses: self.losses,
+            ..Scores::default()
         }
     }
 }
@@ -128,8 +132,9 @@ pub fn validate(
 pub struct Validator {
     batches: Arc<ValidationBatches>,
     networks: Networks,
-    loss: DetectLoss,
+    loss: Loss,
     nms: NmsOptions,
+    task: Task,
     class_count: usize,
     workers: usize,
     threads: Threads,
@@ -162,19 +167,29 @@ impl Validator {
             detection_count_max: options.max_det.max(labels_max.unwrap_or(0)),
             ..NmsOptions::validation()
         };
+        let layout = dataset.keypoints.as_ref();
+        let loss_settings = LossSettings {
+            gains: options.gains,
+            keypoint_sigmas: layout.map_or_else(Vec::new, |layout| layout.sigmas.clone()),
+            ..LossSettings::default()
+        };
         let batches = ValidationBatches::new(
             dataset,
-            options.split,
-            options.imgsz,
-            options.batch,
-            strictness,
-            options.cache_bytes,
+            ValidationOptions {
+                task: spec.task,
+                split: options.split,
+                size: options.imgsz,
+                batch: options.batch,
+                strictness,
+                cache: options.cache,
+            },
         )?;
         Ok(Self {
             batches: Arc::new(batches),
             networks: Networks::new(spec.clone(), Mode::Infer, threads.clone(), NETWORKS_HELD),
-            loss: DetectLoss::new(spec.class_count, options.gains),
+            loss: Loss::new(spec, loss_settings),
             nms,
+            task: spec.task,
             class_count: spec.class_count,
             workers: options
                 .workers
@@ -192,13 +207,11 @@ impl Validator {
         let batches = Arc::clone(&self.batches);
         let mut loader = Loader::start(0, count, self.workers, move |number| batches.batch(number));
         let mut metrics = DetectMetrics::new(self.class_count);
-        let mut loss_sums = [0.0f64; 3];
+        let mut loss_sums = Row::default();
         let (mut images, mut objects, mut done) = (0, 0, 0);
         while let Some(batch) = loader.take()? {
             let losses = self.run_batch(&batch, state, &mut metrics)?;
-            for (sum, item) in loss_sums.iter_mut().zip(losses) {
-                *sum += f64::from(item);
-            }
+            loss_sums.add(&losses);
             images += batch.count;
             objects += batch.targets.len();
             done += 1;
@@ -219,7 +232,7 @@ impl Validator {
         batch: &Batch,
         state: &State,
         metrics: &mut DetectMetrics,
-    ) -> Result<[f32; 3]> {
+    ) -> Result<Row> {
         let shape = InputShape {
             batch: batch.count,
             height: batch.height,
@@ -227,16 +240,20 @@ impl Validator {
         };
         let network = self.networks.get_loaded(shape, state)?;
         network.infer_forward(Images::U8(&batch.images));
-        let found = suppress(&network.predictions(), &self.nms, &self.threads);
-        for (detections, labels) in found.iter().zip(labels(batch)) {
-            metrics.add(detections, &labels);
+        if self.task == Task::Detect {
+            let found = suppress(&network.predictions(), &self.nms, &self.threads);
+            for (detections, labels) in found.iter().zip(labels(batch)) {
+                metrics.add(detections, &labels);
+            }
         }
-        let size = (batch.height, batch.width);
-        let levels = &network.outputs().branches[0];
-        let output = self
-            .loss
-            .evaluate(levels, &batch.targets, size, &self.threads);
-        Ok(output.items)
+        let input = LossInput {
+            targets: &batch.targets,
+            image_size: (batch.height, batch.width),
+            parameters: &state.parameters,
+            threads: &self.threads,
+        };
+        let output = self.loss.evaluate(&network.outputs(), &input);
+        Ok(output.items.iter().map(|&item| f64::from(item)).collect())
     }
 }
 

@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use engine::graph::Op;
-use engine::loss::{DetectLoss, Gains, Targets};
+use engine::loss::{Loss, LossInput, LossSettings, Targets};
 use engine::models::{self, ModelSpec};
 use engine::network::{Images, InputShape, Network, Role, State, TensorInfo};
 use engine::optim::{
@@ -343,13 +343,17 @@ impl Case {
         let mut network = self.network(Mode::Train, false);
         let mut state = self.state.clone();
         network.forward(&mut state, Images::F32(&self.images));
-        let mut loss = DetectLoss::new(self.spec.class_count, Gains::default());
+        let mut loss = Loss::new(&self.spec, LossSettings::default());
         let targets = targets(self.spec.class_count);
         let (outputs, mut gradients) = network.outputs_and_gradients();
-        let (levels, gradients) = (&outputs.branches[0], &mut gradients.branches[0]);
-        let size = (SIDE, SIDE);
-        let output = loss.compute(levels, gradients, &targets, size, &self.threads);
+        let input = LossInput {
+            targets: &targets,
+            image_size: (SIDE, SIDE),
+            parameters: &state.parameters,
+            threads: &self.threads,
+        };
         let mut gradient = vec![0.0; state.parameters.len()];
+        let output = loss.compute(&outputs, &mut gradients, &mut gradient, &input);
         network.backward(&state, &mut gradient);
 
         let mut failures = self.loss(&output.items, output.total);
@@ -374,7 +378,7 @@ impl Case {
         (failures, gradient)
     }
 
-    fn loss(&self, items: &[f32; 3], total: f32) -> Vec<String> {
+    fn loss(&self, items: &[f32], total: f64) -> Vec<String> {
         let recorded = &self.golden["loss_items"];
         let names = ["box_loss", "cls_loss", "dfl_loss"];
         let expected = names.map(|name| recorded[name].as_f64().unwrap());
@@ -382,7 +386,7 @@ impl Case {
         let whole = self.golden["loss"].as_f64().unwrap();
         let pairs = all
             .map(|((&item, expected), name)| (name, f64::from(item), expected))
-            .chain([("loss", f64::from(total), whole)]);
+            .chain([("loss", total, whole)]);
         let mut failures = Vec::new();
         for (name, got, expected) in pairs {
             let deviation = (got / expected - 1.0).abs();
@@ -394,7 +398,7 @@ impl Case {
         failures
     }
 
-    fn assignment(&self, loss: &DetectLoss, score_sum: f64) -> Vec<String> {
+    fn assignment(&self, loss: &Loss, score_sum: f64) -> Vec<String> {
         let recorded = &self.golden["assigned"][0];
         let mut failures = Vec::new();
         let expected: Vec<_> = recorded["foreground"]
@@ -405,7 +409,7 @@ impl Case {
             .map(|(place, truth)| (numbers(place), truth as u32))
             .map(|(place, truth)| (place[0] as u32, place[1] as u32, truth))
             .collect();
-        let mut assigned: Vec<_> = loss.assignments().collect();
+        let mut assigned: Vec<_> = loss.assignments(0).collect();
         assigned.sort_by_key(|a| (a.image, a.anchor));
         let got: Vec<_> = assigned
             .iter()
@@ -619,12 +623,17 @@ fn a_step_gives_the_same_bits_on_any_number_of_threads() {
         let mut network = Network::with_options(&spec, shape, options, &threads).unwrap();
         let mut state = start.clone();
         network.forward(&mut state, Images::F32(&images));
-        let mut loss = DetectLoss::new(80, Gains::default());
+        let mut loss = Loss::new(&spec, LossSettings::default());
+        let targets = targets(80);
         let (outputs, mut gradients) = network.outputs_and_gradients();
-        let (levels, gradients) = (&outputs.branches[0], &mut gradients.branches[0]);
-        let size = (SIDE, SIDE);
-        loss.compute(levels, gradients, &targets(80), size, &threads);
+        let input = LossInput {
+            targets: &targets,
+            image_size: (SIDE, SIDE),
+            parameters: &state.parameters,
+            threads: &threads,
+        };
         let mut gradient = vec![0.0; state.parameters.len()];
+        loss.compute(&outputs, &mut gradients, &mut gradient, &input);
         network.backward(&state, &mut gradient);
         (state, gradient)
     };

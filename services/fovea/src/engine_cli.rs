@@ -9,8 +9,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail};
 use engine::checkpoint::{Checkpoint, files};
 use engine::data::sample::{self, SampleOptions};
-use engine::data::yolo::{self, Strictness};
-use engine::data::{Split, decode};
+use engine::data::yolo::Strictness;
+use engine::data::{self, Split, decode};
 use engine::models::ModelSpec;
 use engine::network::InputShape;
 use engine::onnx::{self, ExportOptions};
@@ -163,6 +163,15 @@ fn train(mut arguments: Arguments, stop: &StopHandle, is_json: bool) -> Result<(
     Ok(())
 }
 
+/// Returns loss items as text, such as `box 1.234 cls 0.567`.
+fn named_losses(columns: train::Columns, losses: &[f64]) -> String {
+    let names = columns.loss_names().iter();
+    let items = names
+        .zip(losses)
+        .map(|(name, value)| format!("{} {value:.3}", name.trim_end_matches("_loss")));
+    items.collect::<Vec<_>>().join(" ")
+}
+
 struct Bar {
     bar: ProgressBar,
     is_json: bool,
@@ -190,10 +199,10 @@ impl Progress for Bar {
 
     fn on_step(&mut self, step: &StepReport) -> engine::Result<()> {
         self.bar.set_position(step.iteration);
-        let [boxes, classes, distances] = step.mean_losses;
+        let losses = named_losses(step.columns, &step.mean_losses);
         let left = self.bar.eta();
         self.bar.set_message(format!(
-            "epoch {}/{} · box {boxes:.3} cls {classes:.3} dfl {distances:.3} · {:.1} images/s · {} left",
+            "epoch {}/{} · {losses} · {:.1} images/s · {} left",
             step.epoch,
             step.epochs,
             step.images_per_second,
@@ -211,16 +220,19 @@ impl Progress for Bar {
                 }
                 return;
             }
-            let [boxes, classes, distances] = epoch.losses;
-            let scores = epoch.validation.unwrap_or_default();
+            let losses = named_losses(epoch.columns, &epoch.losses);
+            let measures = epoch.validation.map(|scores| {
+                let names = epoch.columns.metric_names().into_iter();
+                names
+                    .zip(scores.metrics(epoch.columns.task))
+                    .map(|(name, value)| format!("{name} {value:.4}"))
+                    .collect::<Vec<_>>()
+                    .join("  ")
+            });
+            let measures = measures.unwrap_or_default();
             line(format!(
-                "epoch {:>4}  box {boxes:.4}  cls {classes:.4}  dfl {distances:.4}  P {:.3}  R {:.3}  mAP50 {:.4}  \
-                 mAP50-95 {:.4}  {:.1} images/s{}",
+                "epoch {:>4}  {losses}  {measures}  {:.1} images/s{}",
                 epoch.epoch,
-                scores.precision,
-                scores.recall,
-                scores.map50,
-                scores.map50_95,
                 epoch.images_per_second,
                 if epoch.is_best { "  best" } else { "" }
             ));
@@ -255,7 +267,7 @@ fn val(mut arguments: Arguments, is_json: bool) -> Result<()> {
         ..defaults
     };
     arguments.finish()?;
-    let (dataset, report) = yolo::open(&data, Strictness::LeaveOut)?;
+    let (dataset, report) = data::open(&data, Strictness::LeaveOut)?;
     for (place, rule) in &report.left_out {
         remark(format!("left out: {place}: {rule}"));
     }

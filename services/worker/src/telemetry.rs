@@ -69,7 +69,11 @@ impl Voice {
         // The epoch's own metrics come with the same step right after its last batch.
         if !is_last && now.since(self.metrics_at) >= METRICS_EVERY {
             self.metrics_at = now;
-            let values = losses("train", step.mean_losses);
+            let names = step.columns.loss_names().iter();
+            let values = names
+                .zip(step.mean_losses.iter())
+                .map(|(name, &value)| (format!("train/{name}"), value))
+                .collect();
             self.metrics(step.iteration, step.epoch, values).await;
         }
         if is_last || now.since(self.progress_at) >= PROGRESS_EVERY {
@@ -130,22 +134,5 @@ impl Voice {
 
 /// Returns an epoch's losses and validation by their standard names.
 pub fn epoch_metrics(epoch: &EpochReport) -> HashMap<String, f64> {
-    let mut values = losses("train", epoch.losses);
-    if let Some(scores) = &epoch.validation {
-        values.extend(losses("val", scores.losses));
-        values.insert("metrics/precision(B)".to_owned(), scores.precision);
-        values.insert("metrics/recall(B)".to_owned(), scores.recall);
-        values.insert("metrics/mAP50(B)".to_owned(), scores.map50);
-        values.insert("metrics/mAP50-95(B)".to_owned(), scores.map50_95);
-    }
-    values
-}
-
-fn losses(split: &str, items: [f64; 3]) -> HashMap<String, f64> {
-    let names = ["box_loss", "cls_loss", "dfl_loss"];
-    names
-        .iter()
-        .zip(items)
-        .map(|(name, value)| (format!("{split}/{name}"), value))
-        .collect()
+    epoch.named().into_iter().collect()
 }

@@ -67,8 +67,8 @@ pub fn backward(
     });
 }
 
-/// Returns the output's pixels for column `x` of an input line (counted over the batch).
-fn corners(line: usize, x: usize, width: usize) -> [usize; 4] {
+/// Returns the four pixels of the output for column `x` of an input line (counted over the batch).
+pub(super) fn corners(line: usize, x: usize, width: usize) -> [usize; 4] {
     let first = 2 * line * 2 * width + 2 * x;
     [first, first + 1, first + 2 * width, first + 2 * width + 1]
 }

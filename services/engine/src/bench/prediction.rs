@@ -81,7 +81,10 @@ pub fn threshold(case: &PredictionCase, state: &State, candidates: usize) -> Res
     let mut scores: Vec<f32> = predictions
         .image(0)
         .chunks_exact(predictions.row_length())
-        .map(|row| row[4..].iter().copied().fold(0.0, f32::max))
+        .map(|row| {
+            let scores = &row[4..4 + predictions.class_count];
+            scores.iter().copied().fold(0.0, f32::max)
+        })
         .collect();
     if candidates >= scores.len() {
         return Err(Error::Argument {

@@ -3,8 +3,8 @@
 use super::{Case, Record, Report, SEED, noise};
 use crate::Result;
 use crate::clock::Stopwatch;
-use crate::loss::{DetectLoss, Gains, Targets};
-use crate::models;
+use crate::loss::{InstanceMaps, Loss, LossInput, LossSettings, Targets};
+use crate::models::{self, ModelSpec, Task};
 use crate::network::{Images, InputShape, Network};
 use crate::optim::{self, GRADIENT_NORM_MAX, Optimizer, OptimizerSettings, Rates};
 use crate::parallel::Threads;
@@ -13,6 +13,8 @@ use crate::parallel::Threads;
 const WARM_UP_STEPS: usize = 1;
 /// Boxes of each picture.
 const OBJECTS: usize = 8;
+/// Pixels of the input per pixel of a mask.
+const MASK_STRIDE: usize = 4;
 const WEIGHT_DECAY: f64 = 5e-4;
 const RATES: Rates = Rates {
     weight: 1e-3,
@@ -29,13 +31,12 @@ pub fn training(case: &Case) -> Result<Report> {
     let threads = Threads::new(case.threads)?;
     let mut network = Network::train(spec, shape, &threads)?;
     let mut state = models::initialise(spec, SEED);
-    let mut loss = DetectLoss::new(spec.class_count, Gains::default());
+    let mut loss = Loss::new(spec, LossSettings::default());
     let settings = OptimizerSettings::sgd();
     let mut optimizer = Optimizer::new(&settings, WEIGHT_DECAY, &models::tables(spec).parameters);
     let mut gradient = vec![0.0; state.parameters.len()];
     let pictures = noise(shape.pixel_count());
-    let targets = targets(case.batch, spec.class_count);
-    let size = (case.size, case.size);
+    let targets = targets(spec, case.batch, case.size);
 
     let mut record = Record::new(case);
     for step in 0..WARM_UP_STEPS + case.steps {
@@ -46,9 +47,14 @@ pub fn training(case: &Case) -> Result<Report> {
         let whole = Stopwatch::start();
         network.forward(&mut state, Images::U8(&pictures));
         let watch = Stopwatch::start();
-        let (outputs, mut gradients) = network.outputs_and_gradients();
-        let (levels, gradients) = (&outputs.branches[0], &mut gradients.branches[0]);
-        loss.compute(levels, gradients, &targets, size, &threads);
+        let (outputs, mut output_gradients) = network.outputs_and_gradients();
+        let input = LossInput {
+            targets: &targets,
+            image_size: (case.size, case.size),
+            parameters: &state.parameters,
+            threads: &threads,
+        };
+        loss.compute(&outputs, &mut output_gradients, &mut gradient, &input);
         record.add("loss", watch.elapsed());
         network.backward(&state, &mut gradient);
         let watch = Stopwatch::start();
@@ -66,15 +72,40 @@ pub fn training(case: &Case) -> Result<Report> {
     Ok(record.report(network.plan(), network.timings()))
 }
 
-/// Returns boxes spread over each picture.
-fn targets(batch: usize, class_count: usize) -> Targets {
+/// Returns a label for each picture, or boxes spread over it with what the task wants of them.
+fn targets(spec: &ModelSpec, batch: usize, size: usize) -> Targets {
+    let class_of = |object: usize| (object % spec.class_count) as u32;
+    if spec.task == Task::Classify {
+        return Targets::labelled((0..batch).map(class_of).collect());
+    }
     let mut targets = Targets::empty(batch);
-    for image in 0..batch {
+    for image in 0..batch as u32 {
         for object in 0..OBJECTS {
-            let class = (object % class_count) as u32;
-            let place = 0.1 + 0.1 * object as f32;
-            targets.push(image as u32, class, [place, 0.5, 0.1, 0.2]);
+            let bounds = [0.1 + 0.1 * object as f32, 0.5, 0.1, 0.2];
+            targets.push(image, class_of(object), bounds);
         }
     }
+    if spec.task == Task::Obb {
+        targets.angles = vec![0.0; targets.len()];
+    }
+    if let Some(shape) = spec.keypoints {
+        let points = |bounds: &[f32; 4]| vec![[bounds[0], bounds[1], 2.0]; shape.count];
+        targets.keypoints = targets.boxes.iter().flat_map(points).collect();
+    }
+    if spec.task == Task::Segment {
+        targets.masks = Some(masks(batch, size / MASK_STRIDE));
+    }
     targets
+}
+
+/// Returns maps of which the same eight upright strips are instances.
+fn masks(batch: usize, side: usize) -> InstanceMaps {
+    let strip = side / (OBJECTS + 1);
+    let instance = |place: usize| ((place / strip.max(1)).min(OBJECTS)) as u16;
+    let row: Vec<u16> = (0..side).map(instance).collect();
+    InstanceMaps {
+        height: side,
+        width: side,
+        values: row.repeat(side * batch),
+    }
 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::models::ModelSpec;
 use crate::network::State;
-use crate::train::{EpochReport, TrainOptions};
+use crate::train::{EpochReport, Row, TrainOptions};
 use crate::{Error, Result};
 
 /// The version of the header and of the tensors' names.
@@ -40,8 +40,8 @@ pub struct Position {
     pub steps: u64,
     /// Updates of the average.
     pub average_updates: u64,
-    /// Sums over this epoch's batches of box, class and distance loss, and how many had a finite one.
-    pub loss_sums: [f64; 3],
+    /// Sums over this epoch's batches of the loss items, and how many had a finite loss.
+    pub loss_sums: Row,
     pub loss_count: u64,
     /// Batches in a row without a finite loss.
     pub not_finite: u32,
@@ -181,7 +181,7 @@ pub(crate) mod tests {
                     epoch: 3,
                     batch: 5,
                     iteration: 44,
-                    loss_sums: [0.1, 1.0 / 3.0, 1e-300],
+                    loss_sums: [0.1, 1.0 / 3.0, 1e-300].into_iter().collect(),
                     ..Position::default()
                 },
                 best: Some((0.1 + 0.2, 2)),

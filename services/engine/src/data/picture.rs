@@ -8,6 +8,9 @@ const WEIGHT_BITS: u32 = 11;
 /// Fraction bits of warp positions and, of those, the bits that make a weight.
 const POSITION_BITS: u32 = 32;
 const WARP_WEIGHT_BITS: u32 = 8;
+/// Fraction bits of the weights of a smooth resize; they add up to exactly one.
+const SMOOTH_WEIGHT_BITS: u32 = 22;
+const SMOOTH_HALF: u32 = 1 << (SMOOTH_WEIGHT_BITS - 1);
 
 /// An RGB picture of 8-bit samples.
 #[derive(Clone, PartialEq, Eq)]
@@ -131,22 +134,78 @@ impl Picture {
         }
     }
 
+    /// Returns the rectangle of left, top, width, height.
+    ///
+    /// # Panics
+    /// When the rectangle leaves the picture.
+    pub fn cropped(&self, (left, top, width, height): (usize, usize, usize, usize)) -> Self {
+        let mut pixels = Vec::with_capacity(width * height * 3);
+        for y in top..top + height {
+            pixels.extend_from_slice(&self.row(y)[left * 3..(left + width) * 3]);
+        }
+        Self::new(width, height, pixels)
+    }
+
+    /// Resizes with a triangle filter that widens as the picture shrinks, so that nothing is skipped (Pillow's
+    /// bilinear filter).
+    pub fn resized_smoothly(&self, width: usize, height: usize) -> Self {
+        if (width, height) == (self.width, self.height) {
+            return self.clone();
+        }
+        let columns = wide_taps(self.width, width);
+        let rows = wide_taps(self.height, height);
+        let mut lines = vec![0u8; width * self.height * 3];
+        for (y, line) in lines.chunks_exact_mut(width * 3).enumerate() {
+            let row = self.row(y);
+            for (tap, pixel) in columns.iter().zip(line.as_chunks_mut::<3>().0) {
+                let source = row[tap.start * 3..].as_chunks::<3>().0;
+                let mut sums = [SMOOTH_HALF; 3];
+                for (weight, sample) in tap.weights.iter().zip(source) {
+                    for channel in 0..3 {
+                        sums[channel] += weight * u32::from(sample[channel]);
+                    }
+                }
+                *pixel = sums.map(|sum| (sum >> SMOOTH_WEIGHT_BITS) as u8);
+            }
+        }
+        let mut pixels = vec![0u8; width * height * 3];
+        let mut sums = vec![0u32; width * 3];
+        for (tap, output) in rows.iter().zip(pixels.chunks_exact_mut(width * 3)) {
+            sums.fill(SMOOTH_HALF);
+            let source = lines[tap.start * width * 3..].chunks_exact(width * 3);
+            for (weight, line) in tap.weights.iter().zip(source) {
+                for (sum, &sample) in sums.iter_mut().zip(line) {
+                    *sum += weight * u32::from(sample);
+                }
+            }
+            for (sample, sum) in output.iter_mut().zip(&sums) {
+                *sample = (sum >> SMOOTH_WEIGHT_BITS) as u8;
+            }
+        }
+        Self::new(width, height, pixels)
+    }
+
     /// Returns the picture seen through `matrix`, which maps positions here to positions in the result;
     /// bilinear, [`PADDING`] outside.
     ///
     /// Returns a picture of padding when the matrix can't be inverted.
     pub fn warped(&self, matrix: &Matrix, width: usize, height: usize) -> Self {
-        let mut result = Self::filled(width, height, [PADDING; 3]);
+        self.warped_over(matrix, width, height, PADDING)
+    }
+
+    /// As [`Picture::warped`] with a grey of one's own outside.
+    pub fn warped_over(&self, matrix: &Matrix, width: usize, height: usize, outside: u8) -> Self {
+        let mut result = Self::filled(width, height, [outside; 3]);
         let Some(back) = matrix.inverse() else {
             return result;
         };
         for (y, row) in result.pixels.chunks_exact_mut(width * 3).enumerate() {
             if back.is_affine() {
-                self.warp_row_affine(&back, y, row);
+                self.warp_row_affine(&back, y, row, outside);
             } else {
                 for (x, pixel) in row.as_chunks_mut::<3>().0.iter_mut().enumerate() {
                     let [source_x, source_y] = back.apply([x as f64, y as f64]);
-                    self.sample(fixed(source_x), fixed(source_y), pixel);
+                    self.sample(fixed(source_x), fixed(source_y), pixel, outside);
                 }
             }
         }
@@ -169,13 +228,13 @@ impl Picture {
         }
     }
 
-    fn warp_row_affine(&self, back: &Matrix, y: usize, row: &mut [u8]) {
+    fn warp_row_affine(&self, back: &Matrix, y: usize, row: &mut [u8], outside: u8) {
         let [[xx, xy, x0], [yx, yy, y0], _] = back.0;
         let (step_x, step_y) = (fixed(xx), fixed(yx));
         let mut source_x = fixed(xy * y as f64 + x0);
         let mut source_y = fixed(yy * y as f64 + y0);
         for pixel in row.as_chunks_mut::<3>().0 {
-            self.sample(source_x, source_y, pixel);
+            self.sample(source_x, source_y, pixel, outside);
             source_x = source_x.saturating_add(step_x);
             source_y = source_y.saturating_add(step_y);
         }
@@ -183,7 +242,7 @@ impl Picture {
 
     /// Writes the picture's value at a fixed-point position, if any of its four neighbours lies inside.
     #[inline]
-    fn sample(&self, x: i64, y: i64, pixel: &mut [u8; 3]) {
+    fn sample(&self, x: i64, y: i64, pixel: &mut [u8; 3], outside: u8) {
         const ONE: u32 = 1 << WARP_WEIGHT_BITS;
         const HALF: u32 = 1 << (2 * WARP_WEIGHT_BITS - 1);
         let weight =
@@ -215,7 +274,7 @@ impl Picture {
             let corner = |dx: i64, dy: i64| {
                 let (x, y) = (column + dx, line + dy);
                 if x < 0 || y < 0 || x >= width || y >= height {
-                    [PADDING; 3]
+                    [outside; 3]
                 } else {
                     self.at(x as usize, y as usize)
                 }
@@ -321,6 +380,42 @@ fn taps(source: usize, target: usize) -> Vec<Tap> {
         .collect()
 }
 
+/// The neighbouring source positions of one output, and their weights.
+struct WideTap {
+    start: usize,
+    weights: Vec<u32>,
+}
+
+/// Returns where each of `target` outputs reads a line of `source` samples, all of them between its neighbours.
+fn wide_taps(source: usize, target: usize) -> Vec<WideTap> {
+    let scale = source as f64 / target as f64;
+    let reach = scale.max(1.0);
+    (0..target)
+        .map(|output| {
+            let centre = (output as f64 + 0.5) * scale;
+            let start = ((centre - reach + 0.5).max(0.0)) as usize;
+            let end = ((centre + reach + 0.5) as usize).clamp(start + 1, source);
+            let shares: Vec<f64> = (start..end)
+                .map(|position| {
+                    let distance = (position as f64 + 0.5 - centre).abs() / reach;
+                    (1.0 - distance).max(0.0)
+                })
+                .collect();
+            let sum: f64 = shares.iter().sum();
+            let one = f64::from(1u32 << SMOOTH_WEIGHT_BITS);
+            let mut weights: Vec<u32> = shares
+                .iter()
+                .map(|share| (share / sum * one).round() as u32)
+                .collect();
+            // What rounding left over goes to the middle one, which is large.
+            let middle = weights.len() / 2;
+            let others: u32 = weights.iter().sum::<u32>() - weights[middle];
+            weights[middle] = (1 << SMOOTH_WEIGHT_BITS) - others;
+            WideTap { start, weights }
+        })
+        .collect()
+}
+
 fn resize_row(row: &[u8], columns: &[Tap], line: &mut [u32]) {
     let last = row.len() / 3 - 1;
     for (tap, output) in columns.iter().zip(line.as_chunks_mut::<3>().0) {
@@ -366,6 +461,38 @@ mod tests {
     fn resizing_to_or_from_one_pixel_works() {
         assert_eq!(gradient(1, 1).resized(3, 2).at(2, 1), [0, 0, 77]);
         assert_eq!(gradient(3, 3).resized(1, 1).at(0, 0), [4, 4, 77]);
+    }
+
+    #[test]
+    fn a_smooth_resize_keeps_constants_and_means_and_skips_nothing() {
+        let flat = Picture::filled(13, 7, [9, 114, 255]);
+        for (width, height) in [(31, 20), (5, 3), (1, 1), (13, 2)] {
+            let resized = flat.resized_smoothly(width, height);
+            assert_eq!(resized, Picture::filled(width, height, [9, 114, 255]));
+        }
+        // One bright column of 64 becomes an eighth of a bright column of 8, wherever it is.
+        for column in [20, 21, 22, 23] {
+            let mut lined = Picture::filled(64, 64, [0; 3]);
+            lined.paste(
+                &Picture::filled(1, 64, [240; 3]),
+                (0, 0),
+                (1, 64),
+                (column, 0),
+            );
+            let small = lined.resized_smoothly(8, 8);
+            let sum: u32 = (0..8).map(|x| u32::from(small.at(x, 4)[0])).sum();
+            assert!((28..=32).contains(&sum), "{sum}");
+        }
+        let ramp = gradient(32, 16).resized_smoothly(16, 8);
+        assert_eq!(ramp.at(5, 3), [42, 26, 77]);
+    }
+
+    #[test]
+    fn a_part_is_cut_out_as_it_is() {
+        let part = gradient(20, 12).cropped((3, 2, 5, 4));
+        assert_eq!((part.width(), part.height()), (5, 4));
+        assert_eq!(part.at(0, 0), [12, 8, 77]);
+        assert_eq!(part.at(4, 3), [28, 20, 77]);
     }
 
     #[test]

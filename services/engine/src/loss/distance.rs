@@ -1,5 +1,6 @@
-//! A box side as a distribution over distances: its expectation, and the loss that pulls the distribution towards
-//! the two bins around the true distance.
+//! The distances from an anchor to the sides of its box. With bins a side is a distribution over distances: its
+//! expectation, and the loss that pulls the distribution towards the two bins around the true distance. Without, the
+//! outputs are the distances themselves, and the loss is how far they are off.
 
 use super::lanes::{LANES, Lanes, exp_of_nonpositive};
 
@@ -9,6 +10,92 @@ const _: () = assert!(BIN_COUNT == LANES, "one side fills the lanes exactly");
 
 /// The largest distance that still has a bin on both sides.
 const DISTANCE_MAXIMUM: f64 = BIN_COUNT as f64 - 1.0 - 0.01;
+
+/// The sides of one anchor's box: left, top, right, bottom, in cells.
+pub(super) enum Sides<'a> {
+    Bins {
+        logits: &'a [[f32; BIN_COUNT]],
+        distributions: [Distribution; 4],
+    },
+    Plain([f64; 4]),
+}
+
+impl<'a> Sides<'a> {
+    /// Reads the outputs of one anchor: four times as many as there are bins, or four.
+    pub fn read(values: &'a [f32]) -> Self {
+        match *values {
+            [left, top, right, bottom] => Self::Plain([left, top, right, bottom].map(f64::from)),
+            _ => {
+                let (logits, _) = values.as_chunks();
+                Self::Bins {
+                    logits,
+                    distributions: std::array::from_fn(|side| Distribution::new(&logits[side])),
+                }
+            }
+        }
+    }
+
+    /// Returns the distances.
+    pub fn means(&self) -> [f64; 4] {
+        match self {
+            Self::Bins { distributions, .. } => distributions.map(|side| side.mean),
+            Self::Plain(distances) => *distances,
+        }
+    }
+
+    /// Returns the mean loss of the four sides. `units` is what one cell counts along each of them; only plain
+    /// distances are measured with it.
+    pub fn loss(&self, targets: [f64; 4], units: [f64; 4]) -> f64 {
+        let sides = 0..4;
+        let sum: f64 = match self {
+            Self::Bins {
+                logits,
+                distributions,
+            } => sides
+                .map(|side| distributions[side].loss(&logits[side], targets[side]))
+                .sum(),
+            Self::Plain(distances) => sides
+                .map(|side| (distances[side] - targets[side]).abs() * units[side])
+                .sum(),
+        };
+        sum / 4.0
+    }
+
+    /// Writes the gradient of `Σ mean_gradients · means + loss_gradient · loss` with respect to the outputs.
+    pub fn gradient(
+        &self,
+        mean_gradients: [f64; 4],
+        loss_gradient: f64,
+        targets: [f64; 4],
+        units: [f64; 4],
+        gradient: &mut [f32],
+    ) {
+        let loss_gradient = loss_gradient / 4.0;
+        match self {
+            Self::Bins { distributions, .. } => {
+                for (side, gradient) in gradient.as_chunks_mut().0.iter_mut().enumerate().take(4) {
+                    distributions[side].gradient(
+                        mean_gradients[side],
+                        loss_gradient,
+                        targets[side],
+                        gradient,
+                    );
+                }
+            }
+            Self::Plain(distances) => {
+                for side in 0..4 {
+                    let slope = slope_of_abs(distances[side] - targets[side]) * units[side];
+                    gradient[side] = (mean_gradients[side] + loss_gradient * slope) as f32;
+                }
+            }
+        }
+    }
+}
+
+/// Returns the slope of `|x|`: its sign, zero at zero.
+pub(super) fn slope_of_abs(x: f64) -> f64 {
+    if x == 0.0 { 0.0 } else { x.signum() }
+}
 
 /// One side's distribution.
 #[derive(Debug, Clone, Copy)]
@@ -105,6 +192,16 @@ mod tests {
             distribution.loss(&LOGITS, -1.0),
             distribution.loss(&LOGITS, 0.0)
         );
+    }
+
+    #[test]
+    fn plain_distances_are_off_by_their_difference_in_units() {
+        let sides = Sides::read(&[1.0, 2.0, -3.0, 4.0]);
+        let (targets, units) = ([2.0, 2.0, 1.0, 1.0], [0.5, 1.0, 0.5, 0.25]);
+        assert_eq!(sides.loss(targets, units), (0.5 + 0.0 + 2.0 + 0.75) / 4.0);
+        let mut gradient = [0.0; 4];
+        sides.gradient([1.0; 4], 8.0, targets, units, &mut gradient);
+        assert_eq!(gradient, [1.0 - 1.0, 1.0, 1.0 - 1.0, 1.0 + 0.5]);
     }
 
     #[test]

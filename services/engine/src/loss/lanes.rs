@@ -1,6 +1,7 @@
 //! Elementary functions on 16 numbers at a time, written without branches so that the compiler vectorises them.
 //!
-//! They use plain multiplications and additions in a fixed order: every machine computes the same bits.
+//! They use plain multiplications and additions in a fixed order: every machine computes the same bits. They are
+//! inlined by force, so that inside a kernel they are compiled for its instruction set.
 
 /// How many numbers are worked on at once.
 pub(super) const LANES: usize = 16;
@@ -18,6 +19,7 @@ const EXP_MINIMUM: f32 = -87.0;
 
 /// Returns `exp(x)` for `x ≤ 0`, to about one unit in the last place; below -87 it stays at `exp(-87)`, which is
 /// zero for every use here. A NaN stays one.
+#[inline(always)]
 pub(super) fn exp_of_nonpositive(x: Lanes) -> Lanes {
     x.map(|x| {
         let x = if x < EXP_MINIMUM { EXP_MINIMUM } else { x };
@@ -47,6 +49,7 @@ pub(super) fn exp_of_nonpositive(x: Lanes) -> Lanes {
 }
 
 /// Returns `ln(1 + x)` for `0 ≤ x ≤ 1` with a small *relative* error, also for tiny `x`.
+#[inline(always)]
 pub(super) fn ln_one_plus(x: Lanes) -> Lanes {
     x.map(|x| {
         // ln(1+x) = 2·artanh(x / (2+x)), and the argument is at most 1/3.
@@ -68,9 +71,93 @@ pub(super) fn ln_one_plus(x: Lanes) -> Lanes {
     })
 }
 
+/// Returns up to 16 numbers, zeros after the last.
+#[inline(always)]
+pub(super) fn load(block: &[f32]) -> Lanes {
+    match block.try_into() {
+        Ok(full) => full,
+        Err(_) => {
+            let mut lanes = [0.0; LANES];
+            lanes[..block.len()].copy_from_slice(block);
+            lanes
+        }
+    }
+}
+
+/// Returns `exp(-|x|)`, which softplus and sigmoid are made of.
+#[inline(always)]
+pub(super) fn decay(x: &Lanes) -> Lanes {
+    exp_of_nonpositive(x.map(|x| -x.abs()))
+}
+
+/// Returns `σ(x)`.
+#[inline(always)]
+pub(super) fn sigmoid(x: &Lanes) -> Lanes {
+    sigmoid_of_decay(x, &decay(x))
+}
+
+/// Returns `σ(x)` from `x` and [`decay`] of it.
+#[inline(always)]
+pub(super) fn sigmoid_of_decay(x: &Lanes, decay: &Lanes) -> Lanes {
+    std::array::from_fn(|i| {
+        let numerator = if x[i] >= 0.0 { 1.0 } else { decay[i] };
+        numerator / (1.0 + decay[i])
+    })
+}
+
+/// Returns `ln(1 + exp(x))` from `x` and [`decay`] of it.
+#[inline(always)]
+pub(super) fn softplus_of_decay(x: &Lanes, decay: &Lanes) -> Lanes {
+    let tail = ln_one_plus(*decay);
+    std::array::from_fn(|i| positive_part(x[i]) + tail[i])
+}
+
+/// Returns the sum of the first `count` numbers. Halving keeps the order one that a vector unit likes.
+#[inline(always)]
+pub(super) fn sum_of_first(mut terms: Lanes, count: usize) -> f32 {
+    for (i, term) in terms.iter_mut().enumerate() {
+        *term = if i < count { *term } else { 0.0 };
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            terms[i] += terms[i + width];
+        }
+        width /= 2;
+    }
+    terms[0]
+}
+
+/// Returns the binary cross-entropy of the first `count` logits with their targets, summed, and the slope of each.
+#[inline(always)]
+pub(super) fn cross_entropy_with_slope(x: &Lanes, targets: &Lanes, count: usize) -> (f32, Lanes) {
+    let decay = decay(x);
+    let softplus = softplus_of_decay(x, &decay);
+    let sigmoid = sigmoid_of_decay(x, &decay);
+    let terms = std::array::from_fn(|i| softplus[i] - x[i] * targets[i]);
+    let slopes = std::array::from_fn(|i| sigmoid[i] - targets[i]);
+    (sum_of_first(terms, count), slopes)
+}
+
+/// Returns `max(x, 0)`; a NaN stays one.
+#[inline(always)]
+fn positive_part(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// Returns numbers in [-1, 1) that depend on the seed and the place only.
+    pub fn noise(seed: u64, index: usize) -> f32 {
+        let mut z = seed
+            .wrapping_mul(0x2545_f491_4f6c_dd1d)
+            .wrapping_add((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 40) as f32 / 8_388_608.0 - 1.0
+    }
 
     #[test]
     fn exp_and_ln_one_plus_are_right_to_a_few_units_in_the_last_place() {

@@ -156,16 +156,19 @@ impl ModelSpec {
         let families = Family::ALL.into_iter();
         let scales = families.flat_map(|family| Scale::ALL.map(|scale| (family, scale)));
         let all = scales.flat_map(|(family, scale)| Task::ALL.map(|task| (family, scale, task)));
-        all.filter(|&(family, _, task)| is_built(family, task))
-            .map(|(family, scale, task)| name(family, scale, task))
+        all.map(|(family, scale, task)| name(family, scale, task))
     }
 
     /// Parses a published name such as `yolo11n`, `yolo26s-pose` or `yolov8m-seg`. Pose models have the
     /// keypoints of a person, see [`ModelSpec::with_keypoints`].
     pub fn parse(name: &str, class_count: usize) -> Result<Self> {
-        let unknown = || Error::UnknownModel {
+        let unknown = || {
+            Error::UnknownModel {
             name: name.to_owned(),
-            known: "known models are yolo11 in the sizes n, s, m, l, x, such as yolo11n".into(),
+            known: "known models are yolov8, yolo11 and yolo26 in the sizes n, s, m, l, x with nothing, \
+                    -seg, -cls, -pose or -obb after it, such as yolo11n or yolo26s-seg"
+                .into(),
+        }
         };
         let (base, suffix) = match name.find('-') {
             Some(place) => name.split_at(place),
@@ -181,9 +184,6 @@ impl ModelSpec {
         let (Some(scale), Some(task)) = (scale, task) else {
             return Err(unknown());
         };
-        if !is_built(family, task) {
-            return Err(unknown());
-        }
         if class_count == 0 {
             return Err(Error::Argument {
                 argument: "class_count",
@@ -242,11 +242,6 @@ pub const MASK_CHANNELS: usize = 32;
 
 fn name(family: Family, scale: Scale, task: Task) -> String {
     format!("{}{}{}", family.name(), scale.name(), task.suffix())
-}
-
-/// Returns whether there is a graph for the family's task.
-fn is_built(family: Family, task: Task) -> bool {
-    family == Family::Yolo11 && task == Task::Detect
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::graph::ValueId;
 use crate::models::ModelSpec;
 use crate::ops::conv2d::{Input, Pass};
 use crate::parallel::Threads;
-use crate::plan::{self, Kernel, Mode, Options, Plan};
+use crate::plan::{self, Kernel, Mode, Options, Plan, Rows};
 use crate::{Error, Result};
 
 /// What a parameter is to the optimiser (see `optim`).
@@ -133,20 +133,28 @@ pub enum Images<'a> {
     F32(&'a [f32]),
 }
 
-/// Decoded predictions of a batch: `[batch][anchors][4 + class_count]`, each row a box as centre x, centre y,
-/// width, height in pixels of the input, then a probability per class.
+/// Decoded predictions of a batch: `[batch][anchors][row]`, rows laid out as `form` says.
+///
+/// Rows of anchors begin with a box as centre x, centre y, width, height in pixels of the input, then a
+/// probability per class. Rows of detections begin with a box as its corners (rotated ones with centre and
+/// size), score and class. Extras end a row: mask coefficients; the angle in radians; keypoints in pixels with
+/// their probability of being visible. A classifier has one row of probabilities for an image.
 #[derive(Debug, Clone, Copy)]
 pub struct Predictions<'a> {
     pub batch: usize,
+    /// Rows of an image.
     pub anchors: usize,
     pub class_count: usize,
+    /// Extras of a row.
+    pub extra_count: usize,
+    pub form: Rows,
     pub values: &'a [f32],
 }
 
 impl<'a> Predictions<'a> {
-    /// Returns the number of values of one anchor.
+    /// Returns the numbers of a row.
     pub fn row_length(&self) -> usize {
-        4 + self.class_count
+        self.form.row_length(self.class_count, self.extra_count)
     }
 
     /// Returns the rows of one image of the batch.
@@ -351,15 +359,17 @@ impl Network {
     /// # Panics
     /// When the network is not for prediction.
     pub fn predictions(&self) -> Predictions<'_> {
-        let decoded = self.plan.forward.last().map(|launch| &launch.kernel);
-        let Some(&Kernel::Decode { output }) = decoded else {
+        let Some(planned) = self.plan.predictions else {
             panic!("a network for prediction decodes its outputs");
         };
+        let spec = &self.plan.spec;
         Predictions {
             batch: self.plan.shape.batch,
-            anchors: self.plan.anchor_count(),
-            class_count: self.plan.spec.class_count,
-            values: run::values(&self.plan, &self.arena, output),
+            anchors: planned.rows,
+            class_count: spec.class_count,
+            extra_count: spec.extra_channels(),
+            form: planned.form,
+            values: run::values(&self.plan, &self.arena, planned.output),
         }
     }
 

@@ -8,12 +8,12 @@ use std::cell::Cell;
 
 use super::arena::Arena;
 use super::{State, outputs};
-use crate::decode;
+use crate::decode::{self, Decoder};
 use crate::graph::{Convolution, Graph, ValueId};
 use crate::ops::conv2d::{Epilogue, Input, Pass};
 use crate::ops::norm::{self, Coefficients, Learnt, Vectors};
 use crate::ops::view::View;
-use crate::ops::{attention, elementwise, max_pool, upsample};
+use crate::ops::{attention, elementwise, global_pool, max_pool, upsample};
 use crate::parallel::Threads;
 use crate::plan::{After, BufferId, Extent, Kernel, Operator, Plan, PlannedConvolution, Slot};
 
@@ -68,6 +68,11 @@ impl Runner<'_> {
                 input,
                 output,
             } => upsample::forward(threads, extent, self.view(input), self.view(output)),
+            Kernel::GlobalPool {
+                extent,
+                input,
+                output,
+            } => global_pool::forward(threads, extent, self.view(input), self.view(output)),
             Kernel::Add {
                 extent,
                 left,
@@ -111,7 +116,30 @@ impl Runner<'_> {
                 };
                 attention::forward(threads, shape, pass);
             }
-            Kernel::Decode { output } => self.decode(output),
+            Kernel::Decode { output } => {
+                let outputs = outputs::read(self.plan, self.arena);
+                let decoder = Decoder::new(&self.plan.spec);
+                decoder.anchors(threads, &outputs.branches[0], self.write(output));
+            }
+            Kernel::Select {
+                input,
+                output,
+                detections,
+            } => {
+                let decoder = Decoder::new(&self.plan.spec);
+                let batch = self.plan.shape.batch;
+                let (rows, output) = (self.read(input), self.write(output));
+                decoder.select(threads, batch, detections, rows, output);
+            }
+            Kernel::Softmax {
+                extent,
+                input,
+                output,
+            } => {
+                let class_count = self.plan.spec.class_count;
+                let input = self.view(input);
+                decode::softmax(extent.batch, class_count, input, self.write(output));
+            }
             _ => self.run_backward(kernel),
         }
     }
@@ -159,6 +187,18 @@ impl Runner<'_> {
                 input_gradient,
                 write,
             } => upsample::backward(
+                threads,
+                extent,
+                self.view(gradient),
+                self.view(input_gradient),
+                write,
+            ),
+            Kernel::BackwardGlobalPool {
+                extent,
+                gradient,
+                input_gradient,
+                write,
+            } => global_pool::backward(
                 threads,
                 extent,
                 self.view(gradient),
@@ -276,7 +316,13 @@ impl Runner<'_> {
             (Operator::Depthwise(conv), Input::View(input)) => {
                 conv.forward(self.threads, input, packed, output, epilogue, scratch);
             }
-            (Operator::Depthwise(_), _) => unreachable!("invariant: no model starts depthwise"),
+            (Operator::Transposed(conv), Input::View(input)) => {
+                let bias = epilogue
+                    .bias
+                    .expect("invariant: transposed convolutions have a bias");
+                conv.forward(self.threads, input, packed, bias, output, scratch);
+            }
+            _ => unreachable!("invariant: models start with a dense convolution"),
         }
     }
 
@@ -360,8 +406,14 @@ impl Runner<'_> {
                 let planned = &plan.convolutions[convolution];
                 let view = self.view(gradient);
                 let (threads, bias) = (self.threads, planned.convolution.bias);
-                if let (Operator::Dense(conv), Some(index)) = (&planned.operator, bias) {
-                    conv.backward_bias(threads, view, self.gradient_of(index));
+                let index = bias.expect("invariant: only biases have their gradient made");
+                let target = self.gradient_of(index);
+                match &planned.operator {
+                    Operator::Dense(conv) => conv.backward_bias(threads, view, target),
+                    Operator::Transposed(conv) => conv.backward_bias(threads, view, target),
+                    Operator::Depthwise(_) => {
+                        unreachable!("invariant: depthwise convolutions have norms")
+                    }
                 }
             }
             Kernel::BackwardWeights {
@@ -382,9 +434,10 @@ impl Runner<'_> {
                     (Operator::Depthwise(conv), Input::View(input)) => {
                         conv.backward_weights(threads, input, view, target, scratch);
                     }
-                    (Operator::Depthwise(_), _) => {
-                        unreachable!("invariant: no model starts depthwise");
+                    (Operator::Transposed(conv), Input::View(input)) => {
+                        conv.backward_weights(threads, input, view, target, scratch);
                     }
+                    _ => unreachable!("invariant: models start with a dense convolution"),
                 }
             }
             Kernel::BackwardData {
@@ -417,23 +470,14 @@ impl Runner<'_> {
                     Operator::Depthwise(conv) => {
                         conv.backward_data(self.threads, from, packed, to, write);
                     }
+                    Operator::Transposed(conv) => {
+                        let scratch = self.scratch(scratch);
+                        conv.backward_data(self.threads, from, packed, to, write, scratch);
+                    }
                 }
             }
             _ => unreachable!("invariant: called for convolutions"),
         }
-    }
-
-    fn decode(&mut self, output: BufferId) {
-        let class_count = self.plan.spec.class_count;
-        let heads = &outputs::read(self.plan, self.arena).branches[0];
-        let output = self.write(output);
-        decode::decode(
-            self.threads,
-            self.plan.shape.batch,
-            class_count,
-            heads,
-            output,
-        );
     }
 
     fn norm_shape(&self, convolution: usize) -> norm::Shape {
@@ -502,6 +546,7 @@ pub(super) fn pack(
     match &planned.operator {
         Operator::Dense(conv) => conv.pack(threads, pass, weights, packed),
         Operator::Depthwise(conv) => conv.pack(weights, packed),
+        Operator::Transposed(conv) => conv.pack(threads, pass, weights, packed),
     }
 }
 
@@ -559,7 +604,7 @@ pub(super) fn unpadded(plan: &Plan, arena: &Arena, id: ValueId) -> Option<Vec<f3
     let slot = plan.values[id.0]?;
     let cells = arena.cells(&plan.buffers[slot.buffer.0]);
     let value = plan.graph.value(id);
-    let [height, width] = [plan.shape.height, plan.shape.width].map(|side| side / value.reduction);
+    let [height, width] = value.size.of(plan.shape);
     let places: Vec<usize> = plan.channels[id.0].places().collect();
     let mut result = Vec::with_capacity(plan.shape.batch * value.channels * height * width);
     for image in 0..plan.shape.batch {

@@ -17,7 +17,7 @@ use builder::Builder;
 use proto::dimension::Value as Side;
 use proto::{Attribute, Entry, ValueInfo};
 
-use crate::graph::{Activation, Convolution, Graph, Node, Op, ValueId};
+use crate::graph::{Activation, Convolution, Form, Graph, Node, Op, ValueId};
 use crate::models::{self, ModelSpec, Task};
 use crate::network::{InputShape, State};
 use crate::{Error, Result};
@@ -62,6 +62,7 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
             ),
         });
     }
+    check_exported(spec)?;
     let graph = models::graph(spec);
     check_state(&graph, state)?;
     let mut writer = Writer {
@@ -74,10 +75,7 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
     for node in &graph.nodes {
         writer.node(node);
     }
-    let anchors = match spec.task {
-        Task::Detect => writer.detect_head(spec.class_count),
-        other => return Err(not_exported(other)),
-    };
+    let anchors = writer.detect_head(spec.class_count);
     let Builder {
         nodes, constants, ..
     } = writer.builder;
@@ -113,11 +111,14 @@ pub fn export(spec: &ModelSpec, state: &State, options: &ExportOptions) -> Resul
     Ok(model.encode_to_vec())
 }
 
-fn not_exported(task: Task) -> Error {
-    Error::Argument {
-        argument: "model",
-        rule: format!("models for {} have no ONNX form yet", task.name()),
+fn check_exported(spec: &ModelSpec) -> Result<()> {
+    if spec.task == Task::Detect && !spec.family.is_end_to_end() {
+        return Ok(());
     }
+    Err(Error::Argument {
+        argument: "model",
+        rule: format!("{} has no ONNX form in this version", spec.name()),
+    })
 }
 
 fn check_state(graph: &Graph, state: &State) -> Result<()> {
@@ -202,6 +203,12 @@ impl Writer<'_> {
             Op::Add => vec![self.builder.node(name, "Add", &inputs, Vec::new())],
             Op::MaxPool { window } => vec![self.max_pool(name, window as i64, inputs[0])],
             Op::Upsample => vec![self.upsample(name, inputs[0])],
+            Op::GlobalPool => {
+                vec![
+                    self.builder
+                        .node(name, "GlobalAveragePool", &inputs, Vec::new()),
+                ]
+            }
             Op::Concat => vec![self.builder.concat(name, &inputs, 1)],
             Op::Slice { offset } => {
                 let length = self.graph.value(node.outputs[0]).channels;
@@ -224,11 +231,8 @@ impl Writer<'_> {
 
     /// Returns height and width of a value.
     fn sides(&self, id: ValueId) -> [i64; 2] {
-        let reduction = self.graph.value(id).reduction;
-        [
-            (self.shape.height / reduction) as i64,
-            (self.shape.width / reduction) as i64,
-        ]
+        let [height, width] = self.graph.value(id).size.of(self.shape);
+        [height as i64, width as i64]
     }
 
     fn convolution(&mut self, name: &str, convolution: &Convolution, input: &str) -> String {
@@ -239,10 +243,10 @@ impl Writer<'_> {
         let weights = self.builder.floats(&weight.name, &weight.shape, &weights);
         let bias = self.builder.floats(&bias_name, &[bias.len()], &bias);
         let kernel = convolution.kernel as i64;
-        let groups = if convolution.depthwise {
-            convolution.input_channels
-        } else {
-            1
+        let groups = match convolution.form {
+            Form::Dense => 1,
+            Form::Depthwise => convolution.input_channels,
+            Form::Transposed => unreachable!("invariant: `export` refuses models with masks"),
         };
         let attributes = vec![
             Attribute::ints("dilations", [1, 1]),

@@ -14,6 +14,6 @@ mod settings;
 
 pub use clip::{Clip, GRADIENT_NORM_MAX, clip_gradient_norm};
 pub use ema::Ema;
-pub use optimizer::{Moment, Optimizer};
+pub use optimizer::{CLASS_BRANCH_BOOST, Moment, Optimizer};
 pub use schedule::{Accumulation, NOMINAL_BATCH, Rates, Schedule, StepPlan};
 pub use settings::{OptimizerKind, OptimizerSettings, auto, scaled_weight_decay};

@@ -15,7 +15,7 @@ const SQUARE_DECAY: f64 = 0.999;
 const EPSILON: f32 = 1e-8;
 
 /// MuSGD's extra speed of the class branches.
-const CLASS_BRANCH_BOOST: f32 = 3.0;
+pub const CLASS_BRANCH_BOOST: f32 = 3.0;
 /// The parts of a tensor's name that mark a class branch of a head.
 const CLASS_BRANCHES: [&str; 3] = [".cv3.", ".one2one_cv3.", ".proto.semseg."];
 

@@ -83,6 +83,18 @@ impl Lowering {
                 };
                 self.launch_back(name, kernel, 0, 5 * extent.elements());
             }
+            Op::GlobalPool => {
+                let extent = self.extent(node.inputs[0]);
+                let gradient = self.finished(gradients, node.outputs[0], name);
+                let (input_gradient, write) = self.target(gradients, node.inputs[0], name);
+                let kernel = Kernel::BackwardGlobalPool {
+                    extent,
+                    gradient,
+                    input_gradient,
+                    write,
+                };
+                self.launch_back(name, kernel, 0, extent.elements());
+            }
             Op::Concat => self.backward_concat(gradients, index),
             Op::Attention { .. } => self.backward_attention(gradients, index),
         }
@@ -192,7 +204,7 @@ impl Lowering {
             scratch: self.scratch(name, length),
         };
         self.launch_back(name, kernel, flops, elements);
-        if is_image {
+        if is_image || self.convolutions[convolution].convolution.detached {
             return;
         }
         let (input_gradient, write) = self.target(gradients, input, name);

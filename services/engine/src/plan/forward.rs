@@ -8,14 +8,16 @@ use super::launch::{
 use super::layout::Layout;
 use super::memory;
 use super::{
-    Mode, Operator, Options, Plan, PlannedConvolution, PlannedHead, PlannedMap, PlannedOutput,
-    PlannedOutputs,
+    Branches, Mode, Operator, Options, Plan, PlannedConvolution, PlannedHead, PlannedMap,
+    PlannedOutput, PlannedOutputs, PlannedPredictions, Rows,
 };
-use crate::graph::{self, Activation, Graph, Op, ValueId};
+use crate::decode::DETECTIONS_MAX;
+use crate::graph::{self, Activation, Form, Graph, Op, ValueId};
 use crate::models::ModelSpec;
 use crate::network::InputShape;
 use crate::ops::conv2d::{self, Conv2d, Pass, Write};
 use crate::ops::depthwise::{self, Depthwise};
+use crate::ops::transposed::{self, Transposed};
 use crate::ops::{attention, norm};
 
 /// What is known of a convolution that ran forward, for its way back.
@@ -24,6 +26,23 @@ pub(super) struct Ran {
     pub convolution: usize,
     /// Raw output and norm vectors, unless it has only a bias.
     pub norm: Option<(Slot, BufferId)>,
+}
+
+/// Leaves out of the outputs what only training wants.
+fn keep_what_predicts(graph: &mut Graph, branches: Branches) {
+    graph.semantic = None;
+    match branches {
+        Branches::OneToMany => graph.branches.truncate(1),
+        Branches::OneToOne => {
+            graph
+                .branches
+                .drain(..graph.branches.len().saturating_sub(1));
+        }
+        Branches::Both => {}
+    }
+    for head in graph.branches.iter_mut().flatten() {
+        head.sigma = None;
+    }
 }
 
 /// A plan in the making.
@@ -37,6 +56,7 @@ pub(super) struct Lowering {
     pub forward: Vec<Launch>,
     pub backward: Vec<Launch>,
     pub outputs: PlannedOutputs,
+    pub predictions: Option<PlannedPredictions>,
     /// The gradients that the loss writes, by value.
     pub output_gradients: BTreeMap<ValueId, Slot>,
     pub sums_len: usize,
@@ -49,7 +69,10 @@ pub(super) struct Lowering {
 }
 
 impl Lowering {
-    pub fn new(graph: Graph, shape: InputShape, options: Options) -> Self {
+    pub fn new(mut graph: Graph, shape: InputShape, options: Options) -> Self {
+        if options.mode == Mode::Infer {
+            keep_what_predicts(&mut graph, options.branches);
+        }
         let layout = Layout::new(&graph, !options.keep_everything);
         Self {
             graph,
@@ -61,6 +84,7 @@ impl Lowering {
             forward: Vec::new(),
             backward: Vec::new(),
             outputs: PlannedOutputs::default(),
+            predictions: None,
             output_gradients: BTreeMap::new(),
             sums_len: 0,
             activations: BTreeMap::new(),
@@ -71,11 +95,11 @@ impl Lowering {
 
     /// Returns a value's size, channels padded.
     pub fn extent(&self, id: ValueId) -> Extent {
-        let reduction = self.graph.value(id).reduction;
+        let [height, width] = self.graph.value(id).size.of(self.shape);
         Extent {
             batch: self.shape.batch,
-            height: self.shape.height / reduction,
-            width: self.shape.width / reduction,
+            height,
+            width,
             channels: self.layout.place(id).channels.padded(),
         }
     }
@@ -136,15 +160,16 @@ impl Lowering {
     }
 
     /// Lowers the forward pass.
-    pub fn forward(&mut self) {
+    pub fn forward(&mut self, spec: &ModelSpec) {
+        let needed = self.graph.needed_nodes();
         let folded: Vec<usize> = self.layout.fused.values().map(|add| add.node).collect();
         for index in 0..self.graph.nodes.len() {
-            if !folded.contains(&index) {
+            if needed[index] && !folded.contains(&index) {
                 self.forward_node(index);
             }
         }
         if self.options.mode == Mode::Infer {
-            self.decode();
+            self.decode(spec);
         }
     }
 
@@ -232,6 +257,15 @@ impl Lowering {
                 };
                 self.launch(name, kernel, 0, 5 * extent.elements());
             }
+            Op::GlobalPool => {
+                let extent = self.extent(node.inputs[0]);
+                let kernel = Kernel::GlobalPool {
+                    extent,
+                    input: self.slot(node.inputs[0]),
+                    output: self.slot(node.outputs[0]),
+                };
+                self.launch(name, kernel, 0, extent.elements());
+            }
             Op::Concat => self.concat(index),
             Op::Attention { .. } => self.attention(index),
         }
@@ -307,27 +341,46 @@ impl Lowering {
         let is_image = matches!(self.graph.nodes[self.graph.producer(input)].op, Op::Image);
         let extent = self.extent(input);
         let output_channels = self.layout.place(output).channels.clone();
-        let operator = if convolution.depthwise {
-            let shape = depthwise::Shape {
-                batch: extent.batch,
-                height: extent.height,
-                width: extent.width,
-                channels: output_channels.clone(),
-                kernel: convolution.kernel,
-            };
-            Operator::Depthwise(Depthwise::new(shape, None))
-        } else {
-            let shape = conv2d::Shape {
-                batch: extent.batch,
-                height: extent.height,
-                width: extent.width,
-                input: self.layout.place(input).channels.clone(),
-                output: output_channels.clone(),
-                kernel: convolution.kernel,
-                stride: convolution.stride,
-                is_image,
-            };
-            Operator::Dense(Conv2d::new(shape, conv2d::Options::default()))
+        let Extent {
+            batch,
+            height,
+            width,
+            ..
+        } = extent;
+        let operator = match convolution.form {
+            Form::Dense => {
+                let shape = conv2d::Shape {
+                    batch,
+                    height,
+                    width,
+                    input: self.layout.place(input).channels.clone(),
+                    output: output_channels.clone(),
+                    kernel: convolution.kernel,
+                    stride: convolution.stride,
+                    is_image,
+                };
+                Operator::Dense(Conv2d::new(shape, conv2d::Options::default()))
+            }
+            Form::Depthwise => {
+                let shape = depthwise::Shape {
+                    batch,
+                    height,
+                    width,
+                    channels: output_channels.clone(),
+                    kernel: convolution.kernel,
+                };
+                Operator::Depthwise(Depthwise::new(shape, None))
+            }
+            Form::Transposed => {
+                let shape = transposed::Shape {
+                    batch,
+                    height,
+                    width,
+                    input: self.layout.place(input).channels.clone(),
+                    output: output_channels.clone(),
+                };
+                Operator::Transposed(Transposed::new(shape, conv2d::Options::default()))
+            }
         };
         self.convolutions.push(PlannedConvolution {
             name: node.name.clone(),
@@ -418,14 +471,52 @@ impl Lowering {
         }
     }
 
-    fn decode(&mut self) {
-        let levels = self.graph.branches[0].clone();
-        let class_count = self.graph.value(levels[0].scores).channels;
+    /// Makes predictions of the head's outputs.
+    fn decode(&mut self, spec: &ModelSpec) {
+        let batch = self.shape.batch;
+        if let Some(logits) = self.graph.logits {
+            let length = batch * spec.class_count;
+            let output = self.buffer("predictions", BufferKind::Predictions, length);
+            let kernel = Kernel::Softmax {
+                extent: self.extent(logits),
+                input: self.slot(logits),
+                output,
+            };
+            self.launch("predictions", kernel, 0, 2 * length);
+            self.predictions = Some(PlannedPredictions {
+                output,
+                rows: 1,
+                form: Rows::Classes,
+            });
+            return;
+        }
+        let levels = &self.graph.branches[0];
         let cells = levels.iter().map(|head| self.extent(head.boxes));
         let anchors: usize = cells.map(|extent| extent.height * extent.width).sum();
-        let length = self.shape.batch * anchors * (4 + class_count);
-        let output = self.buffer("predictions", BufferKind::Predictions, length);
-        self.launch("predictions", Kernel::Decode { output }, 0, 2 * length);
+        let extras = spec.extra_channels();
+        let form = Rows::Anchors;
+        let length = batch * anchors * form.row_length(spec.class_count, extras);
+        let decoded = self.buffer("predictions", BufferKind::Predictions, length);
+        let kernel = Kernel::Decode { output: decoded };
+        self.launch("predictions", kernel, 0, 2 * length);
+        self.predictions = Some(PlannedPredictions {
+            output: decoded,
+            rows: anchors,
+            form,
+        });
+        if self.options.branches == Branches::OneToOne && spec.family.is_end_to_end() {
+            let form = Rows::Detections;
+            let rows = anchors.min(DETECTIONS_MAX);
+            let selected = batch * rows * form.row_length(spec.class_count, extras);
+            let output = self.buffer("detections", BufferKind::Predictions, selected);
+            let kernel = Kernel::Select {
+                input: decoded,
+                output,
+                detections: rows,
+            };
+            self.launch("detections", kernel, 0, length + selected);
+            self.predictions = Some(PlannedPredictions { output, rows, form });
+        }
     }
 
     /// Places all buffers.
@@ -461,6 +552,7 @@ impl Lowering {
             forward: self.forward,
             backward: self.backward,
             outputs: self.outputs,
+            predictions: self.predictions,
             values,
             channels: channels.collect(),
             arena_len,

@@ -107,6 +107,12 @@ pub enum Kernel {
         input: Slot,
         output: Slot,
     },
+    /// The mean of each image; `extent` is the input's.
+    GlobalPool {
+        extent: Extent,
+        input: Slot,
+        output: Slot,
+    },
     /// `extent` is the input's.
     Upsample {
         extent: Extent,
@@ -134,8 +140,21 @@ pub enum Kernel {
         normalisers: Option<BufferId>,
         scratch: BufferId,
     },
-    /// Boxes and probabilities of every anchor from the heads.
+    /// Boxes, probabilities and extras of every anchor from the first branch of the head.
     Decode {
+        output: BufferId,
+    },
+    /// The best decoded rows of each image, without suppression.
+    Select {
+        input: BufferId,
+        output: BufferId,
+        /// Per image.
+        detections: usize,
+    },
+    /// Probabilities of classes from their logits.
+    Softmax {
+        extent: Extent,
+        input: Slot,
         output: BufferId,
     },
     Zero {
@@ -192,6 +211,13 @@ pub enum Kernel {
         input_gradient: Slot,
         write: Write,
     },
+    /// `extent` is the input's.
+    BackwardGlobalPool {
+        extent: Extent,
+        gradient: Slot,
+        input_gradient: Slot,
+        write: Write,
+    },
     BackwardAttend {
         shape: AttentionShape,
         input: Slot,
@@ -211,11 +237,14 @@ impl Kernel {
             Self::Convolve { .. } => "convolve",
             Self::Normalise { .. } => "normalise",
             Self::MaxPool { .. } => "max-pool",
+            Self::GlobalPool { .. } => "global-pool",
             Self::Upsample { .. } => "upsample",
             Self::Add { .. } => "add",
             Self::Copy { .. } => "copy",
             Self::Attend { .. } => "attend",
             Self::Decode { .. } => "decode",
+            Self::Select { .. } => "select",
+            Self::Softmax { .. } => "softmax",
             Self::Zero { .. } => "zero",
             Self::BackwardActivation { .. } => "backward activation",
             Self::BackwardNorm { .. } => "backward norm",
@@ -224,6 +253,7 @@ impl Kernel {
             Self::BackwardData { .. } => "backward data",
             Self::BackwardMaxPool { .. } => "backward max-pool",
             Self::BackwardUpsample { .. } => "backward upsample",
+            Self::BackwardGlobalPool { .. } => "backward global-pool",
             Self::BackwardAttend { .. } => "backward attend",
         }
     }
@@ -283,6 +313,7 @@ impl Kernel {
                 with(slots(&[raw, output]), &rest)
             }
             Self::MaxPool { input, output, .. }
+            | Self::GlobalPool { input, output, .. }
             | Self::Upsample { input, output, .. }
             | Self::Copy { input, output, .. } => slots(&[input, output]),
             Self::Add {
@@ -303,6 +334,8 @@ impl Kernel {
                 &[normalisers, Some(scratch)],
             ),
             Self::Decode { output } => vec![output],
+            Self::Select { input, output, .. } => vec![input, output],
+            Self::Softmax { input, output, .. } => with(slots(&[input]), &[Some(output)]),
             Self::Zero { output, .. } => slots(&[output]),
             Self::BackwardActivation {
                 raw,
@@ -354,6 +387,11 @@ impl Kernel {
                 ..
             } => slots(&[input, output, gradient, input_gradient]),
             Self::BackwardUpsample {
+                gradient,
+                input_gradient,
+                ..
+            }
+            | Self::BackwardGlobalPool {
                 gradient,
                 input_gradient,
                 ..

@@ -183,7 +183,9 @@ fn channel_groups(graph: &Graph) -> Vec<Vec<usize>> {
                     .iter()
                     .flat_map(|input| groups[input.0].iter().copied())
                     .collect(),
-                Op::Add | Op::MaxPool { .. } | Op::Upsample => groups[node.inputs[0].0].clone(),
+                Op::Add | Op::MaxPool { .. } | Op::Upsample | Op::GlobalPool => {
+                    groups[node.inputs[0].0].clone()
+                }
                 _ => {
                     let ends = cuts[output.0].iter().copied().chain([channels]);
                     let mut last = 0;
@@ -265,7 +267,12 @@ mod tests {
                 .iter()
                 .map(|&(node, part)| (graph.nodes[node].name.as_str(), part))
                 .collect();
-            assert_eq!(copied, [("model.10", 0)], "{name}");
+            let untouched = graph.nodes.iter().find_map(|node| {
+                let row = node.name.strip_suffix(".m.0.attn")?;
+                matches!(node.op, Op::Attention { .. }).then_some((row, 0))
+            });
+            let expected: Vec<_> = untouched.into_iter().collect();
+            assert_eq!(copied, expected, "{name}");
         }
     }
 
@@ -273,7 +280,9 @@ mod tests {
     fn every_sum_is_made_by_a_convolution() {
         for name in ModelSpec::names() {
             let (graph, layout) = layout(&name);
-            let sums = graph.nodes.iter().filter(|n| n.op == Op::Add).count();
+            // But that of YOLO26's levels, whose terms are no convolutions.
+            let sums = graph.nodes.iter().filter(|n| n.op == Op::Add);
+            let sums = sums.filter(|n| n.name != "model.23.proto.feat").count();
             assert_eq!(layout.fused.len(), sums, "{name}");
         }
     }

@@ -17,11 +17,12 @@ pub use launch::{
 
 use std::fmt;
 
-use crate::graph::{self, Graph};
+use crate::graph::{self, Form, Graph};
 use crate::models::{self, ModelSpec};
 use crate::network::InputShape;
 use crate::ops::conv2d::{Conv2d, Pass};
 use crate::ops::depthwise::Depthwise;
+use crate::ops::transposed::Transposed;
 use crate::ops::view::Channels;
 use crate::{Error, Result};
 
@@ -35,11 +36,25 @@ pub enum Mode {
     Infer,
 }
 
+/// Which branches of an end-to-end head a plan for prediction has; other heads have but one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Branches {
+    /// Trained with many anchors for an object: predictions need suppression.
+    #[default]
+    OneToMany,
+    /// Trained with one anchor for an object: the best rows are the detections.
+    OneToOne,
+    /// Raw outputs of both; predictions are the one-to-many branch's.
+    Both,
+}
+
 /// What a plan depends on beside model and shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     pub mode: Mode,
     pub thread_count: usize,
+    /// For prediction.
+    pub branches: Branches,
     /// Every value keeps its own memory and every sum its own launch, so that all can be looked at.
     pub keep_everything: bool,
 }
@@ -50,6 +65,7 @@ impl Options {
         Self {
             mode,
             thread_count,
+            branches: Branches::default(),
             keep_everything: false,
         }
     }
@@ -60,6 +76,7 @@ impl Options {
 pub enum Operator {
     Dense(Conv2d),
     Depthwise(Depthwise),
+    Transposed(Transposed),
 }
 
 /// One convolution of the graph made ready for its shape.
@@ -81,6 +98,7 @@ impl PlannedConvolution {
         match &self.operator {
             Operator::Dense(conv) => conv.packed_len(pass),
             Operator::Depthwise(conv) => conv.packed_len(),
+            Operator::Transposed(conv) => conv.packed_len(pass),
         }
     }
 
@@ -89,6 +107,7 @@ impl PlannedConvolution {
         match &self.operator {
             Operator::Dense(conv) => conv.scratch_len(pass, thread_count),
             Operator::Depthwise(conv) => conv.scratch_len(pass),
+            Operator::Transposed(conv) => conv.scratch_len(pass, thread_count),
         }
     }
 
@@ -97,6 +116,7 @@ impl PlannedConvolution {
         match &self.operator {
             Operator::Dense(conv) => conv.shape().flops(),
             Operator::Depthwise(conv) => conv.shape().flops(),
+            Operator::Transposed(conv) => conv.shape().flops(),
         }
     }
 
@@ -105,6 +125,7 @@ impl PlannedConvolution {
         match &self.operator {
             Operator::Dense(conv) => conv.shape().weight_len(),
             Operator::Depthwise(conv) => conv.shape().weight_len(),
+            Operator::Transposed(conv) => conv.shape().weight_len(),
         }
     }
 }
@@ -161,6 +182,37 @@ impl PlannedOutputs {
     }
 }
 
+/// How the rows of predictions are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// For each anchor a box, a probability per class, then the task's extras.
+    Anchors,
+    /// For each detection, surest first, a box, score and class, then the task's extras.
+    Detections,
+    /// One row of an image: a probability per class.
+    Classes,
+}
+
+impl Rows {
+    /// Returns the numbers of a row.
+    pub fn row_length(self, class_count: usize, extra_count: usize) -> usize {
+        match self {
+            Self::Anchors => 4 + class_count + extra_count,
+            Self::Detections => 6 + extra_count,
+            Self::Classes => class_count,
+        }
+    }
+}
+
+/// Where the predictions of a batch lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedPredictions {
+    pub output: BufferId,
+    /// Per image.
+    pub rows: usize,
+    pub form: Rows,
+}
+
 /// A model made concrete for one shape.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -173,6 +225,8 @@ pub struct Plan {
     pub forward: Vec<Launch>,
     pub backward: Vec<Launch>,
     pub outputs: PlannedOutputs,
+    /// For prediction.
+    pub predictions: Option<PlannedPredictions>,
     /// Where each value of the graph lies; none for sums' terms that are never stored.
     pub values: Vec<Option<Slot>>,
     /// The channels of each value of the graph.
@@ -188,7 +242,7 @@ impl Plan {
     pub fn new(spec: &ModelSpec, shape: InputShape, options: Options) -> Result<Self> {
         shape.check()?;
         let mut lowering = forward::Lowering::new(models::graph(spec), shape, options);
-        lowering.forward();
+        lowering.forward(spec);
         if options.mode == Mode::Train {
             lowering.backward();
         }
@@ -229,10 +283,14 @@ impl Plan {
         let graph::Convolution {
             kernel,
             stride,
-            depthwise,
+            form,
             ..
         } = planned.convolution;
-        let kind = if depthwise { " depthwise" } else { "" };
+        let kind = match form {
+            Form::Dense => "",
+            Form::Depthwise => " depthwise",
+            Form::Transposed => " transposed",
+        };
         format!("{kernel}x{kernel}/{stride}{kind}")
     }
 

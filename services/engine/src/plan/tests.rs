@@ -53,6 +53,11 @@ fn gradients_are_written_before_they_are_added_to() {
                     input_gradient,
                     write,
                     ..
+                }
+                | Kernel::BackwardGlobalPool {
+                    input_gradient,
+                    write,
+                    ..
                 } => vec![(input_gradient, write)],
                 Kernel::Copy { output, write, .. } => vec![(output, write)],
                 Kernel::Zero { output, .. } => vec![(output, Write::Overwrite)],

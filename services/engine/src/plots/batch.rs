@@ -41,7 +41,7 @@ pub fn batch(pictures: &[Shown<'_>], classes: &[String]) -> Result<String> {
     let rows = (pictures.len() as f64 / columns).ceil().max(1.0);
     let tallest = pictures
         .iter()
-        .map(|shown| size_of(shown.picture)[1])
+        .map(|shown| shown_size(shown.picture)[1])
         .fold(0.0, f64::max);
     let (across, down) = (CELL + GAP, tallest + NAME_HEIGHT + GAP);
     let mut svg = Svg::new(GAP + columns * across, GAP + rows * down);
@@ -53,8 +53,15 @@ pub fn batch(pictures: &[Shown<'_>], classes: &[String]) -> Result<String> {
     Ok(svg.finish())
 }
 
+/// Returns width and height of a picture in the plot.
+fn shown_size(picture: &Picture) -> [f64; 2] {
+    let (width, height) = (picture.width() as f64, picture.height() as f64);
+    let scale = (CELL / width).min(CELL / height);
+    [width * scale, height * scale]
+}
+
 fn picture(svg: &mut Svg, (x, y): (f64, f64), shown: &Shown<'_>, classes: &[String]) -> Result<()> {
-    let [width, height] = size_of(shown.picture);
+    let [width, height] = shown_size(shown.picture);
     let scale = width / shown.picture.width() as f64;
     let name = fitted(&shown.name, FONT_SIZE, CELL);
     svg.text((x, y + FONT_SIZE), Anchor::Start, FONT_SIZE, &name);

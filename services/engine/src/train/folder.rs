@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use super::TrainOptions;
 use super::report::{EpochReport, Progress, Reason, Started, StepReport, StopHandle};
+use super::results::results;
 use super::trainer::{Ending, Trainer};
 use crate::checkpoint::{Checkpoint, files};
-use crate::data::yolo::{self, Strictness};
+use crate::data::yolo::Strictness;
+use crate::data::{self, Dataset};
 use crate::import;
 use crate::validate::{self, ValidateOptions, Validation};
 use crate::{Error, Result};
@@ -104,21 +106,21 @@ impl Paths {
     }
 }
 
-fn open_data(
-    options: &TrainOptions,
-    progress: &mut dyn Progress,
-) -> Result<Arc<crate::data::Dataset>> {
+fn open_data(options: &TrainOptions, progress: &mut dyn Progress) -> Result<Arc<Dataset>> {
     let strictness = if options.strict {
         Strictness::Refuse
     } else {
         Strictness::LeaveOut
     };
-    let (dataset, report) = yolo::open(&options.data, strictness)?;
+    let (dataset, report) = data::open(&options.data, strictness)?;
     for note in &report.notes {
         progress.on_note(note)?;
     }
     for (place, rule) in &report.left_out {
         progress.on_note(&format!("left out: {place}: {rule}"))?;
+    }
+    for (place, rule) in &report.rows_left_out {
+        progress.on_note(&format!("row left out: {place}: {rule}"))?;
     }
     if report.duplicates + report.empty_boxes > 0 {
         progress.on_note(&format!(
@@ -212,91 +214,5 @@ impl Progress for Writer<'_> {
 
     fn on_note(&mut self, note: &str) -> Result<()> {
         self.inner.on_note(note)
-    }
-}
-
-const COLUMNS: &str = "epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,\
-    metrics/precision(B),metrics/recall(B),metrics/mAP50(B),metrics/mAP50-95(B),\
-    val/box_loss,val/cls_loss,val/dfl_loss,lr/pg0,lr/pg1,lr/pg2";
-
-/// Returns the content of `results.csv`.
-pub fn results(history: &[EpochReport]) -> String {
-    let mut text = format!("{COLUMNS}\n");
-    for report in history {
-        let scores = report.validation.unwrap_or_default();
-        let mut values = vec![report.seconds];
-        values.extend(report.losses);
-        values.extend([
-            scores.precision,
-            scores.recall,
-            scores.map50,
-            scores.map50_95,
-        ]);
-        values.extend(scores.losses);
-        values.extend(report.learning_rates);
-        let values: Vec<String> = values.into_iter().map(six_digits).collect();
-        text.push_str(&format!("{},{}\n", report.epoch, values.join(",")));
-    }
-    text
-}
-
-/// Writes a number with six significant digits, as C's `%.6g` does.
-fn six_digits(value: f64) -> String {
-    const DIGITS: i32 = 6;
-    if value == 0.0 || !value.is_finite() {
-        return format!("{value}");
-    }
-    let trim = |text: &str| -> String {
-        match text.contains('.') {
-            true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-            false => text.to_owned(),
-        }
-    };
-    let scientific = format!("{value:.5e}");
-    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..DIGITS).contains(&exponent) {
-        let decimals = (DIGITS - 1 - exponent) as usize;
-        trim(&format!("{value:.decimals$}"))
-    } else {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        format!("{}e{sign}{:02}", trim(mantissa), exponent.abs())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_look_as_c_prints_them() {
-        for (value, text) in [
-            (0.0, "0"),
-            (1.0, "1"),
-            (0.001429, "0.001429"),
-            (0.000123456789, "0.000123457"),
-            (0.0000123456789, "1.23457e-05"),
-            (123456.7, "123457"),
-            (1234567.0, "1.23457e+06"),
-            (999999.96, "1e+06"),
-            (-2.5, "-2.5"),
-            (100.0, "100"),
-        ] {
-            assert_eq!(six_digits(value), text);
-        }
-    }
-
-    #[test]
-    fn results_have_one_row_for_each_epoch() {
-        let history = [EpochReport {
-            epoch: 1,
-            seconds: 12.5,
-            losses: [1.0, 2.0, 3.0],
-            ..EpochReport::default()
-        }];
-        let text = results(&history);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[1], "1,12.5,1,2,3,0,0,0,0,0,0,0,0,0,0");
-        assert_eq!(lines[0].split(',').count(), lines[1].split(',').count());
     }
 }

@@ -14,19 +14,32 @@
 //! **Invariant**: a run that was interrupted anywhere and continued from its checkpoint ends with the same weights,
 //! to the bit, as one that was not, whatever the number of threads.
 
+mod columns;
+mod diagnose;
 mod folder;
+mod freeze;
 #[cfg(test)]
 mod learning;
 mod networks;
 mod options;
+mod prepare;
 mod report;
+mod results;
+mod row;
+mod session;
+#[cfg(test)]
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod trainer;
 
-pub use folder::{FolderRun, results, resume_folder, run_folder};
+pub use columns::Columns;
+pub use folder::{FolderRun, resume_folder, run_folder};
+pub use freeze::Freeze;
 pub(crate) use networks::Networks;
 pub use options::TrainOptions;
 pub(crate) use report::finite;
 pub use report::{EpochReport, Progress, Reason, Scores, Started, StepReport, StopHandle};
+pub use results::results;
+pub use row::Row;
 pub use trainer::{Ending, NOT_FINITE_MAX, Trainer};

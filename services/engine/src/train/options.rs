@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::freeze::Freeze;
 use crate::data::Augmentation;
-use crate::data::cache::CACHE_BYTES_DEFAULT;
+use crate::data::batches::STRIDE;
+use crate::data::cache::{CACHE_BYTES_DEFAULT, CacheKind, CacheOptions};
 use crate::loss::Gains;
 use crate::models::ModelSpec;
 use crate::network::InputShape;
@@ -17,6 +19,13 @@ use crate::{Error, Result};
 pub const EPOCHS_MAX: u32 = 100_000;
 /// The most threads that prepare batches.
 pub const WORKERS_MAX: usize = 64;
+
+/// The longest time limit: about ten years.
+const HOURS_MAX: f64 = 100_000.0;
+/// Sides may differ by this fraction at most.
+const MULTI_SCALE_MAX: f64 = 0.9;
+/// Of decoded pictures, in the system's folder of temporary files.
+const CACHE_FOLDER: &str = "fovea-pictures";
 
 /// What to train, on what and how.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,9 +38,13 @@ pub struct TrainOptions {
     /// A checkpoint or model file whose weights to start from.
     pub pretrained: Option<PathBuf>,
     pub epochs: u32,
+    /// The most hours of the run, which set its epochs anew after each of them; 0 for no limit.
+    pub time: f64,
     pub batch: usize,
-    /// Side of the pictures.
+    /// Side of the pictures; brought to a multiple of the model's stride.
     pub imgsz: usize,
+    /// How far the side may differ from batch to batch, as a fraction of it.
+    pub multi_scale: f64,
     pub seed: u64,
     /// `auto`, `SGD`, `AdamW` or `MuSGD`. `auto` also chooses `lr0` and `momentum`.
     pub optimizer: String,
@@ -51,6 +64,12 @@ pub struct TrainOptions {
     pub close_mosaic: u32,
     /// Share of the training pictures to use.
     pub fraction: f64,
+    /// Whether to take all classes for one.
+    pub single_cls: bool,
+    /// How much more rare classes count: with the power of how much rarer they are. 0 for all the same.
+    pub cls_pw: f64,
+    /// Layers that stay as they are.
+    pub freeze: Freeze,
     /// Whether to validate after each epoch.
     pub val: bool,
     /// Overlap above which validation suppresses a box.
@@ -63,8 +82,12 @@ pub struct TrainOptions {
     pub workers: usize,
     /// Threads of the step; 0 takes all of the machine.
     pub threads: usize,
+    /// Where decoded pictures are kept: `ram`, `disk` or `none`.
+    pub cache: CacheKind,
     /// Memory for decoded pictures, in bytes.
     pub cache_bytes: u64,
+    /// The folder for decoded pictures; empty for one in the system's folder of temporary files.
+    pub cache_folder: PathBuf,
     /// Refuse a data set with broken images or labels instead of leaving them out.
     pub strict: bool,
     #[serde(flatten)]
@@ -80,8 +103,10 @@ impl Default for TrainOptions {
             data: PathBuf::new(),
             pretrained: None,
             epochs: 100,
+            time: 0.0,
             batch: 16,
             imgsz: 640,
+            multi_scale: 0.0,
             seed: 0,
             optimizer: "auto".into(),
             lr0: 0.01,
@@ -95,13 +120,18 @@ impl Default for TrainOptions {
             patience: 100,
             close_mosaic: 10,
             fraction: 1.0,
+            single_cls: false,
+            cls_pw: 0.0,
+            freeze: Freeze::default(),
             val: true,
             iou: 0.7,
             max_det: 300,
             save_period: 0,
             workers: 8,
             threads: 0,
+            cache: CacheKind::Ram,
             cache_bytes: CACHE_BYTES_DEFAULT,
+            cache_folder: PathBuf::new(),
             strict: false,
             gains: Gains::default(),
             augmentation: Augmentation::default(),
@@ -145,7 +175,9 @@ impl TrainOptions {
     /// Refuses arguments that no run can have, naming the argument and the rule.
     pub fn check(&self) -> Result<()> {
         ModelSpec::parse(&self.model, 1)?;
-        InputShape::square(self.batch, self.imgsz).check()?;
+        let mut rounded = self.clone();
+        rounded.round_size();
+        InputShape::square(rounded.batch, rounded.imgsz).check()?;
         self.augmentation.check()?;
         let refuse = |argument, rule: String| Err(Error::Argument { argument, rule });
         if self.epochs == 0 || self.epochs > EPOCHS_MAX {
@@ -178,11 +210,18 @@ impl TrainOptions {
             ),
             ("warmup_momentum", self.warmup_momentum, 0.0, 0.9999),
             ("warmup_bias_lr", self.warmup_bias_lr, 0.0, 10.0),
+            ("time", self.time, 0.0, HOURS_MAX),
+            ("multi_scale", self.multi_scale, 0.0, MULTI_SCALE_MAX),
+            ("cls_pw", self.cls_pw, 0.0, 1.0),
             ("fraction", self.fraction, f64::MIN_POSITIVE, 1.0),
             ("iou", self.iou, 0.0, 1.0),
             ("box", f64::from(gains.boxes), 0.0, 1e6),
             ("cls", f64::from(gains.classes), 0.0, 1e6),
             ("dfl", f64::from(gains.distances), 0.0, 1e6),
+            ("pose", f64::from(gains.keypoints), 0.0, 1e6),
+            ("kobj", f64::from(gains.visibility), 0.0, 1e6),
+            ("rle", f64::from(gains.likelihood), 0.0, 1e6),
+            ("angle", f64::from(gains.angles), 0.0, 1e6),
         ];
         for (argument, value, low, high) in ranges {
             if !(low..=high).contains(&value) {
@@ -190,6 +229,36 @@ impl TrainOptions {
             }
         }
         Ok(())
+    }
+
+    /// Brings the side of the pictures to the next multiple of the stride, and says so where it wasn't one.
+    pub fn round_size(&mut self) -> Option<String> {
+        let rounded = self.imgsz.checked_next_multiple_of(STRIDE)?;
+        if rounded == self.imgsz || self.imgsz == 0 {
+            return None;
+        }
+        let note = format!(
+            "imgsz {} is no multiple of {STRIDE}, the model's stride: {rounded} is taken",
+            self.imgsz
+        );
+        self.imgsz = rounded;
+        Some(note)
+    }
+
+    /// Returns where decoded pictures are kept.
+    pub fn cache(&self) -> CacheOptions {
+        match self.cache {
+            CacheKind::Ram => CacheOptions::Ram {
+                limit_bytes: self.cache_bytes,
+            },
+            CacheKind::Disk if self.cache_folder.as_os_str().is_empty() => CacheOptions::Disk {
+                folder: std::env::temp_dir().join(CACHE_FOLDER),
+            },
+            CacheKind::Disk => CacheOptions::Disk {
+                folder: self.cache_folder.clone(),
+            },
+            CacheKind::None => CacheOptions::None,
+        }
     }
 
     /// Returns the optimiser for a data set of `images` pictures and `classes` classes.
@@ -208,6 +277,18 @@ impl TrainOptions {
             momentum: self.momentum,
             warmup_bias_learning_rate: self.warmup_bias_lr,
         })
+    }
+
+    /// With a time limit, writes down what `auto` chooses: it depends on the epochs, which will change.
+    pub fn settle_optimizer(&mut self, images: usize, classes: usize) -> Result<()> {
+        if self.time > 0.0 {
+            let settings = self.optimizer_settings(images, classes)?;
+            self.optimizer = settings.kind.name().into();
+            self.lr0 = settings.learning_rate;
+            self.momentum = settings.momentum;
+            self.warmup_bias_lr = settings.warmup_bias_learning_rate;
+        }
+        Ok(())
     }
 
     /// Returns the first epoch without mosaic, counted from 0.
@@ -296,7 +377,7 @@ mod tests {
         let cases: [(&str, Change); 8] = [
             ("epochs", |options| options.epochs = 0),
             ("batch", |options| options.batch = 0),
-            ("imgsz", |options| options.imgsz = 100),
+            ("imgsz", |options| options.imgsz = 0),
             ("optimizer", |options| options.optimizer = "Magic".into()),
             ("lr0", |options| options.lr0 = f64::NAN),
             ("box", |options| options.gains.boxes = -1.0),
@@ -309,6 +390,52 @@ mod tests {
             let error = options.check().unwrap_err().to_string();
             assert!(error.starts_with(name), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn a_side_that_is_no_multiple_of_the_stride_is_rounded_up_and_told() {
+        let mut options = TrainOptions {
+            imgsz: 333,
+            ..TrainOptions::default()
+        };
+        options.check().unwrap();
+        let note = options.round_size().unwrap();
+        assert_eq!(options.imgsz, 352);
+        assert!(note.contains("333") && note.contains("352"), "{note}");
+        assert_eq!(options.round_size(), None);
+    }
+
+    #[test]
+    fn caches_and_frozen_layers_are_set_from_text() {
+        let mut options = TrainOptions::default();
+        for (name, value) in [
+            ("cache", "disk"),
+            ("freeze", "10"),
+            ("auto_augment", "none"),
+            ("single_cls", "true"),
+            ("time", "0.5"),
+        ] {
+            options.set(name, value).unwrap();
+        }
+        options.check().unwrap();
+        assert!(options.freeze.holds("model.9.cv1.conv.weight"));
+        assert!(
+            matches!(options.cache(), CacheOptions::Disk { folder } if folder.ends_with(CACHE_FOLDER))
+        );
+        assert!(
+            options
+                .set("cache", "tape")
+                .unwrap_err()
+                .to_string()
+                .starts_with("cache")
+        );
+        assert!(
+            options
+                .set("freeze", "head")
+                .unwrap_err()
+                .to_string()
+                .contains("neither")
+        );
     }
 
     #[test]

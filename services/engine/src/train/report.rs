@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::columns::Columns;
+use super::row::Row;
 use crate::Result;
+use crate::models::Task;
 
 /// What is known before the first step.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,19 +42,20 @@ pub struct StepReport {
     pub batches: u32,
     /// Batches since the run began, this one included.
     pub iteration: u64,
-    /// Box, class and distance loss of this batch.
-    pub losses: [f32; 3],
+    pub columns: Columns,
+    /// Of this batch.
+    pub losses: Row,
     /// The same, mean over the epoch so far.
-    pub mean_losses: [f64; 3],
-    /// Of weights, norms and biases.
-    pub learning_rates: [f64; 3],
+    pub mean_losses: Row,
+    /// Of weights, norms and biases; MuSGD has more groups.
+    pub learning_rates: Row,
     /// Length of the gradient, when this batch ended an optimiser step.
     pub gradient_norm: Option<f64>,
     pub images: usize,
     pub objects: usize,
     /// Of this step, loading included.
     pub images_per_second: f64,
-    /// Share of this session's time spent waiting for data.
+    /// Share of the epoch's time so far spent waiting for data.
     pub data_wait_share: f64,
 }
 
@@ -62,19 +66,42 @@ pub struct EpochReport {
     pub epoch: u32,
     /// Seconds since the run began.
     pub seconds: f64,
-    /// Box, class and distance loss, mean over the epoch.
-    pub losses: [f64; 3],
-    /// Of weights, norms and biases, at the last step.
-    pub learning_rates: [f64; 3],
+    /// What losses and measures are called.
+    #[serde(default)]
+    pub columns: Columns,
+    /// Mean over the epoch.
+    pub losses: Row,
+    /// Of weights, norms and biases, at the last step; MuSGD has more groups.
+    pub learning_rates: Row,
     /// What the averaged model reached, when it was validated.
     pub validation: Option<Scores>,
     /// Whether no epoch before was better.
     pub is_best: bool,
     pub images_per_second: f64,
+    /// Share of the epoch's training time spent waiting for data.
     pub data_wait_share: f64,
 }
 
 impl EpochReport {
+    /// Returns losses and measures with their names, such as `train/box_loss`.
+    pub fn named(&self) -> Vec<(String, f64)> {
+        let losses = |split: &str, row: &Row| -> Vec<(String, f64)> {
+            let names = self.columns.loss_names().iter();
+            names
+                .zip(row.iter())
+                .map(|(name, &value)| (format!("{split}/{name}"), value))
+                .collect()
+        };
+        let mut named = losses("train", &self.losses);
+        if let Some(scores) = &self.validation {
+            let names = self.columns.metric_names().into_iter();
+            let names = names.map(|name| format!("metrics/{name}"));
+            named.extend(names.zip(scores.metrics(self.columns.task)));
+            named.extend(losses("val", &scores.losses));
+        }
+        named
+    }
+
     /// Clears what differs between two runs with the same result.
     pub fn forget_time(&mut self) {
         self.seconds = 0.0;
@@ -90,14 +117,36 @@ pub struct Scores {
     pub recall: f64,
     pub map50: f64,
     pub map50_95: f64,
-    /// Box, class and distance loss.
-    pub losses: [f64; 3],
+    /// The same four for masks or keypoints, where the task has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<[f64; 4]>,
+    /// Of classification, which has nothing of the above: share of pictures whose class came first, or among the first
+    /// five.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<[f64; 2]>,
+    /// The loss items.
+    pub losses: Row,
 }
 
 impl Scores {
     /// Returns the number by which models are compared.
     pub fn fitness(&self) -> f64 {
-        self.map50_95
+        match self.accuracy {
+            Some([top1, top5]) => (top1 + top5) / 2.0,
+            None => self.map50_95 + self.second.map_or(0.0, |[_, _, _, map50_95]| map50_95),
+        }
+    }
+
+    /// Returns what was measured, in the order of [`Columns::metric_names`].
+    pub fn metrics(&self, task: Task) -> Vec<f64> {
+        if task == Task::Classify {
+            return self.accuracy.unwrap_or_default().to_vec();
+        }
+        let mut values = vec![self.precision, self.recall, self.map50, self.map50_95];
+        if matches!(task, Task::Segment | Task::Pose) {
+            values.extend(self.second.unwrap_or_default());
+        }
+        values
     }
 }
 

@@ -210,11 +210,12 @@ fn a_loss_that_is_never_finite_fails_the_run_after_a_limit() {
         .unwrap_err();
     assert!(
         matches!(
-            error,
+            &error,
             Error::NotFinite {
                 limit: NOT_FINITE_MAX,
+                first,
                 ..
-            }
+            } if first == "the weights model.0.conv.weight"
         ),
         "{error}"
     );
@@ -266,4 +267,182 @@ fn a_folder_holds_arguments_results_and_weights_and_can_be_resumed() {
     assert_eq!(results.lines().count(), 3);
     let arguments = std::fs::read_to_string(target.join("args.yaml")).unwrap();
     assert!(arguments.contains("close_mosaic: 1"));
+}
+
+#[test]
+fn a_broken_layer_is_named_when_the_weights_are_finite() {
+    let long = TrainOptions {
+        epochs: 20,
+        ..options()
+    };
+    let mut checkpoint = Trainer::new(long, dataset(), None).unwrap().checkpoint();
+    let tables = crate::models::tables(&checkpoint.header.model);
+    let name = "model.4.cv1.bn.weight";
+    let tensor = tables.parameters.iter().find(|tensor| tensor.name == name);
+    // Finite, and infinite once it is multiplied.
+    checkpoint.state.parameters[tensor.unwrap().range()].fill(f32::MAX);
+    let mut trainer = Trainer::resume(checkpoint, "broken", dataset(), 1).unwrap();
+    let error = trainer
+        .run(&StopHandle::default(), &mut ())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.ends_with("first not finite: the layer model.4.cv1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn everything_that_augments_together_trains_the_same_for_any_number_of_threads() {
+    let augmented = |threads| {
+        let mut options = TrainOptions {
+            epochs: 2,
+            close_mosaic: 1,
+            multi_scale: 0.5,
+            threads,
+            ..options()
+        };
+        options.augmentation.mixup = 0.5;
+        options.augmentation.cutmix = 0.5;
+        options.augmentation.degrees = 10.0;
+        let mut trainer = Trainer::new(options, dataset(), None).unwrap();
+        let (ending, recorded) = run(&mut trainer, None);
+        assert_eq!(ending, Ending::Completed);
+        without_time(&recorded.last)
+    };
+    assert_eq!(augmented(1), augmented(3));
+}
+
+#[test]
+fn a_time_limit_ends_the_run_and_sets_its_epochs() {
+    let limited = |time| TrainOptions { time, ..options() };
+    let mut trainer = Trainer::new(limited(1e-9), dataset(), None).unwrap();
+    let (ending, recorded) = run(&mut trainer, None);
+    assert_eq!((ending, recorded.epochs.len()), (Ending::Completed, 1));
+    assert!(
+        recorded.notes[0].contains("enough for 1 epochs, not 3"),
+        "{:?}",
+        recorded.notes
+    );
+    let mut trainer = Trainer::new(limited(1000.0), dataset(), None).unwrap();
+    let (ending, _) = run(&mut trainer, Some(4));
+    assert_eq!(ending, Ending::Stopped);
+    assert!(
+        trainer.options().epochs > 1000,
+        "{}",
+        trainer.options().epochs
+    );
+    let resumed = Trainer::resume(trainer.checkpoint(), "limited", dataset(), 1).unwrap();
+    assert_eq!(resumed.options().epochs, trainer.options().epochs);
+}
+
+#[test]
+fn frozen_layers_stay_and_the_others_learn() {
+    let options = TrainOptions {
+        epochs: 1,
+        freeze: Freeze::parse("2, model.23.cv2").unwrap(),
+        ..options()
+    };
+    let mut trainer = Trainer::new(options.clone(), dataset(), None).unwrap();
+    let before = trainer.checkpoint().state;
+    run(&mut trainer, None);
+    let after = trainer.checkpoint().state;
+    let tables = crate::models::tables(trainer.spec());
+    let mut seen = [0, 0];
+    for tensor in &tables.parameters {
+        let range = tensor.range();
+        let is_same = before.parameters[range.clone()] == after.parameters[range];
+        let is_frozen = options.freeze.holds(&tensor.name);
+        assert!(is_same || !is_frozen, "{} changed", tensor.name);
+        seen[usize::from(is_same)] += 1;
+    }
+    assert!(seen[0] > 100 && seen[1] > 10, "{seen:?}");
+    for tensor in tables
+        .buffers
+        .iter()
+        .filter(|tensor| options.freeze.holds(&tensor.name))
+    {
+        let range = tensor.range();
+        assert_eq!(before.buffers[range.clone()], after.buffers[range]);
+    }
+}
+
+#[test]
+fn one_picture_of_one_class_and_pictures_without_objects_can_be_trained_on() {
+    let whole = dataset();
+    let mut one = Dataset {
+        classes: vec!["a".into()],
+        train: whole.train[..1].to_vec(),
+        val: whole.val[..1].to_vec(),
+        ..Dataset::default()
+    };
+    for sample in one.train.iter_mut().chain(&mut one.val) {
+        for label in &mut sample.labels {
+            label.class = 0;
+        }
+    }
+    let mut empty = one.clone();
+    empty.train[0].labels.clear();
+    empty.val[0].labels.clear();
+    for dataset in [one, empty] {
+        let options = TrainOptions {
+            epochs: 2,
+            ..options()
+        };
+        let mut trainer = Trainer::new(options, Arc::new(dataset), None).unwrap();
+        let (ending, recorded) = run(&mut trainer, None);
+        assert_eq!(ending, Ending::Completed);
+        assert!(
+            recorded
+                .epochs
+                .iter()
+                .all(|epoch| epoch.validation.is_some())
+        );
+        assert!(recorded.notes.is_empty(), "{:?}", recorded.notes);
+    }
+}
+
+#[test]
+fn classes_beyond_the_data_set_are_refused_and_one_class_takes_them_all() {
+    let mut few = (*dataset()).clone();
+    few.classes.truncate(1);
+    let few = Arc::new(few);
+    let error = Trainer::new(options(), Arc::clone(&few), None)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("class 1 is not in the data set, which has 1"),
+        "{error}"
+    );
+    let single = TrainOptions {
+        single_cls: true,
+        epochs: 1,
+        ..options()
+    };
+    let mut trainer = Trainer::new(single, few, None).unwrap();
+    let (_, recorded) = run(&mut trainer, None);
+    let checkpoint = Checkpoint::from_bytes(&recorded.last, "last").unwrap();
+    assert_eq!(checkpoint.header.classes, ["item"]);
+}
+
+#[test]
+fn an_odd_side_is_rounded_and_broken_pictures_are_named_once() {
+    let mut broken = (*dataset()).clone();
+    broken.train[3].source = crate::data::Source::Bytes((*b"\xFF\xD8\xFFoops").into());
+    let options = TrainOptions {
+        imgsz: 50,
+        epochs: 2,
+        ..options()
+    };
+    let mut trainer = Trainer::new(options, Arc::new(broken), None).unwrap();
+    let (_, recorded) = run(&mut trainer, None);
+    assert_eq!(recorded.notes.len(), 2, "{:?}", recorded.notes);
+    assert!(recorded.notes[0].contains("imgsz 50") && recorded.notes[0].contains("64 is taken"));
+    assert!(recorded.notes[1].starts_with("images/train/000003.jpg: damaged JPEG"));
+    assert!(
+        recorded
+            .epochs
+            .iter()
+            .all(|epoch| (0.0..=1.0).contains(&epoch.data_wait_share))
+    );
 }

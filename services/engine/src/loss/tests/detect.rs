@@ -1,9 +1,17 @@
 //! The detection loss against its definition in double precision, and its gradient against differences.
 
 use crate::clock::Stopwatch;
-use crate::loss::ciou;
+use crate::loss::anchor::Place;
+use crate::loss::lanes::tests::noise;
+use crate::models::ModelSpec;
+use crate::network::{HeadLevel, HeadLevelGradient, OutputGradients, Outputs};
 
 use super::*;
+
+fn loss_of(class_count: usize) -> Loss {
+    let spec = ModelSpec::parse("yolo11n", class_count).unwrap();
+    Loss::new(&spec, LossSettings::default())
+}
 
 /// A head with made-up outputs for one batch.
 struct Head {
@@ -20,16 +28,6 @@ struct Level {
     score_stride: usize,
     boxes: Vec<f32>,
     scores: Vec<f32>,
-}
-
-/// Returns numbers in [-1, 1) that depend on the seed and the place only.
-fn noise(seed: u64, index: usize) -> f32 {
-    let mut z = seed
-        .wrapping_mul(0x2545_f491_4f6c_dd1d)
-        .wrapping_add((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 40) as f32 / 8_388_608.0 - 1.0
 }
 
 impl Head {
@@ -85,20 +83,41 @@ impl Head {
             level.boxes.fill(f32::NAN);
             level.scores.fill(f32::NAN);
         }
-        let mut views: Vec<_> = gradients
-            .iter_mut()
-            .map(|level| HeadLevelGradient {
-                boxes: &mut level.boxes,
-                scores: &mut level.scores,
-                ..HeadLevelGradient::default()
-            })
-            .collect();
-        let mut loss = DetectLoss::new(self.class_count, Gains::default());
+        let views = gradients.iter_mut().map(Level::gradient).collect();
+        let mut views = OutputGradients {
+            branches: vec![views],
+            ..OutputGradients::default()
+        };
+        let mut loss = loss_of(self.class_count);
         let threads = Threads::new(threads).unwrap();
-        let output = loss.compute(&self.views(), &mut views, targets, size, &threads);
-        let again = loss.evaluate(&self.views(), targets, size, &threads);
+        let input = LossInput {
+            targets,
+            image_size: size,
+            parameters: &[],
+            threads: &threads,
+        };
+        let output = loss.compute(&self.outputs(), &mut views, &mut [], &input);
+        let again = loss.evaluate(&self.outputs(), &input);
         assert_eq!(output.items, again.items, "with and without gradient");
-        (output, loss.assignments().copied().collect(), gradients)
+        let assignments = loss.assignments(0).copied().collect();
+        (output, assignments, gradients)
+    }
+
+    fn outputs(&self) -> Outputs<'_> {
+        Outputs {
+            branches: vec![self.views()],
+            ..Outputs::default()
+        }
+    }
+}
+
+impl Level {
+    fn gradient(&mut self) -> HeadLevelGradient<'_> {
+        HeadLevelGradient {
+            boxes: &mut self.boxes,
+            scores: &mut self.scores,
+            ..HeadLevelGradient::default()
+        }
     }
 }
 
@@ -483,9 +502,14 @@ fn a_prediction_that_is_no_number_makes_the_loss_no_number() {
     let mut head = Head::new(10, 1, 2, (64, 64));
     head.levels[0].scores[33] = f32::NAN;
     let targets = targets(10, 1, 2, 3);
-    let mut loss = DetectLoss::new(2, Gains::default());
     let threads = Threads::new(1).unwrap();
-    let output = loss.evaluate(&head.views(), &targets, (64, 64), &threads);
+    let input = LossInput {
+        targets: &targets,
+        image_size: (64, 64),
+        parameters: &[],
+        threads: &threads,
+    };
+    let output = loss_of(2).evaluate(&head.outputs(), &input);
     assert!(output.total.is_nan());
 }
 
@@ -514,21 +538,23 @@ fn how_long_the_loss_takes() {
         let head = Head::new(11, batch, class_count, (size, size));
         let targets = targets(11, batch, class_count, per_image);
         let mut gradients = head.levels.clone();
-        let mut loss = DetectLoss::new(class_count, Gains::default());
+        let mut loss = loss_of(class_count);
         for count in [1, 2] {
             let threads = Threads::new(count).unwrap();
+            let input = LossInput {
+                targets: &targets,
+                image_size: (size, size),
+                parameters: &[],
+                threads: &threads,
+            };
             let mut best = f64::INFINITY;
             for _ in 0..20 {
-                let mut views: Vec<_> = gradients
-                    .iter_mut()
-                    .map(|level| HeadLevelGradient {
-                        boxes: &mut level.boxes,
-                        scores: &mut level.scores,
-                        ..HeadLevelGradient::default()
-                    })
-                    .collect();
+                let mut views = OutputGradients {
+                    branches: vec![gradients.iter_mut().map(Level::gradient).collect()],
+                    ..OutputGradients::default()
+                };
                 let watch = Stopwatch::start();
-                loss.compute(&head.views(), &mut views, &targets, (size, size), &threads);
+                loss.compute(&head.outputs(), &mut views, &mut [], &input);
                 best = best.min(watch.elapsed().as_secs_f64());
             }
             println!(

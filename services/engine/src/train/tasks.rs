@@ -1,0 +1,198 @@
+//! Every task on real data: a small model learns a few pictures, and does so to the bit.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::data::yolo::Strictness;
+use crate::data::{self, Dataset, testing};
+use crate::models::ModelSpec;
+
+/// Model, archive of its data.
+const RUNS: [(&str, &str); 6] = [
+    ("yolo11n", "bccd-yolo.zip"),
+    ("yolo11n-seg", "nuts-yolo-seg.zip"),
+    ("yolo11n-pose", "mouse-yolo-pose.zip"),
+    ("yolo11n-obb", "nuts-yolo-obb.zip"),
+    ("yolo11n-cls", "clothing-cls.zip"),
+    ("yolo26n", "bccd-yolo.zip"),
+];
+
+/// Returns every so many-th picture of an archive's training split, which then is the validation split too.
+fn few(archive: &str, step: usize, count: usize) -> Option<Arc<Dataset>> {
+    let folder = testing::unpacked(archive)?;
+    let (mut dataset, _) = data::open(folder.path(), Strictness::Refuse).unwrap();
+    dataset.train = dataset
+        .train
+        .into_iter()
+        .step_by(step)
+        .take(count)
+        .collect();
+    for sample in &mut dataset.train {
+        // The folder is gone when this returns.
+        sample.source = data::Source::Bytes(sample.source.read().unwrap());
+    }
+    dataset.val = dataset.train.clone();
+    dataset.test.clear();
+    Some(Arc::new(dataset))
+}
+
+/// Keeps what a run tells.
+#[derive(Default)]
+struct Told {
+    epochs: Vec<EpochReport>,
+    last: Vec<u8>,
+}
+
+impl Progress for Told {
+    fn on_epoch(&mut self, epoch: &EpochReport) -> crate::Result<()> {
+        self.epochs.push(*epoch);
+        Ok(())
+    }
+
+    fn on_checkpoint(&mut self, _: Reason, bytes: &[u8]) -> crate::Result<()> {
+        self.last = bytes.to_vec();
+        Ok(())
+    }
+}
+
+fn total(row: &Row) -> f64 {
+    row.iter().sum()
+}
+
+#[test]
+fn every_task_learns_a_few_pictures_and_reports_its_own_columns() {
+    for (model, archive) in RUNS {
+        let Some(dataset) = few(archive, 1 + usize::from(archive.starts_with("clo")) * 39, 8)
+        else {
+            return;
+        };
+        let mut options = TrainOptions {
+            model: model.into(),
+            epochs: 6,
+            batch: 4,
+            imgsz: 64,
+            optimizer: "AdamW".into(),
+            lr0: 0.002,
+            warmup_epochs: 0.0,
+            close_mosaic: 6,
+            ..TrainOptions::default()
+        };
+        options.augmentation.scale = 0.1;
+        options.augmentation.erasing = 0.0;
+        let mut trainer = Trainer::new(options, dataset, None).unwrap();
+        let columns = Columns::of(trainer.spec());
+        let mut told = Told::default();
+        let ending = trainer.run(&StopHandle::default(), &mut told).unwrap();
+        assert_eq!(ending, Ending::Completed);
+        let (first, last) = (&told.epochs[0], &told.epochs[5]);
+        assert!(
+            total(&last.losses) < 0.9 * total(&first.losses),
+            "{model}: {:?} to {:?}",
+            first.losses,
+            last.losses
+        );
+        for report in &told.epochs {
+            assert_eq!(report.columns, columns);
+            assert_eq!(report.losses.len(), columns.loss_names().len(), "{model}");
+            assert!(report.losses.iter().all(|loss| loss.is_finite()));
+            let scores = report.validation.unwrap();
+            assert_eq!(scores.losses.len(), columns.loss_names().len());
+            let named = report.named();
+            let names = 2 * columns.loss_names().len() + columns.metric_names().len();
+            assert_eq!(named.len(), names, "{model}: {named:?}");
+        }
+        let table = results(&told.epochs);
+        assert_eq!(table.lines().count(), 7);
+        println!("{model}: {:.3?} to {:.3?}", first.losses, last.losses);
+    }
+}
+
+#[test]
+fn runs_of_every_task_resume_to_the_bit() {
+    for (model, archive) in &RUNS[1..] {
+        let Some(dataset) = few(archive, 1 + usize::from(archive.starts_with("clo")) * 39, 5)
+        else {
+            return;
+        };
+        let options = TrainOptions {
+            model: (*model).into(),
+            epochs: 2,
+            batch: 2,
+            imgsz: 64,
+            val: false,
+            ..TrainOptions::default()
+        };
+        let run = |threads, stop_after: Option<u64>| {
+            let mut told = Told::default();
+            let options = TrainOptions {
+                threads,
+                ..options.clone()
+            };
+            let mut trainer = Trainer::new(options, Arc::clone(&dataset), None).unwrap();
+            if let Some(after) = stop_after {
+                let stop = StopHandle::default();
+                let mut stopping = StopAfter {
+                    after,
+                    stop: stop.clone(),
+                };
+                assert_eq!(trainer.run(&stop, &mut stopping).unwrap(), Ending::Stopped);
+                let checkpoint = trainer.checkpoint();
+                trainer = Trainer::resume(checkpoint, "stop", Arc::clone(&dataset), 2).unwrap();
+            }
+            trainer.run(&StopHandle::default(), &mut told).unwrap();
+            trainer.checkpoint()
+        };
+        let (whole, interrupted) = (run(1, None), run(3, Some(2)));
+        let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert!(
+            bits(&whole.state.parameters) == bits(&interrupted.state.parameters),
+            "{model}"
+        );
+        assert!(
+            bits(&whole.state.buffers) == bits(&interrupted.state.buffers),
+            "{model}"
+        );
+    }
+}
+
+struct StopAfter {
+    after: u64,
+    stop: StopHandle,
+}
+
+impl Progress for StopAfter {
+    fn on_step(&mut self, step: &StepReport) -> crate::Result<()> {
+        if step.iteration == self.after {
+            self.stop.stop();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn keypoints_of_the_data_set_shape_the_model() {
+    let Some(dataset) = few("mouse-yolo-pose.zip", 1, 2) else {
+        return;
+    };
+    let options = TrainOptions {
+        model: "yolo26n-pose".into(),
+        imgsz: 64,
+        batch: 2,
+        epochs: 1,
+        ..TrainOptions::default()
+    };
+    let trainer = Trainer::new(options, Arc::clone(&dataset), None).unwrap();
+    let shape = dataset.keypoints.as_ref().unwrap().shape;
+    let wanted = ModelSpec::parse("yolo26n-pose", 1)
+        .unwrap()
+        .with_keypoints(shape)
+        .unwrap();
+    assert_eq!(*trainer.spec(), wanted);
+    let detect = TrainOptions {
+        model: "yolo11n-seg".into(),
+        imgsz: 64,
+        ..TrainOptions::default()
+    };
+    let error = Trainer::new(detect, dataset, None).unwrap_err().to_string();
+    assert!(error.contains("boxes without an outline"), "{error}");
+}
