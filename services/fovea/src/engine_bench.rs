@@ -9,6 +9,7 @@ use engine::data::{Picture, decode};
 use engine::models::ModelSpec;
 use engine::onnx::{self, ExportOptions};
 use engine::parallel::Threads;
+use engine::plan::Branches;
 
 use crate::engine_cli::Arguments;
 use crate::output::{Table, line};
@@ -72,6 +73,7 @@ fn predict(case: Case, mut arguments: Arguments) -> Result<Report> {
             height: case.size,
             width: case.size,
             dynamic_batch: false,
+            branches: Branches::default(),
             class_names: classes.map(|class| format!("class {class}")).collect(),
             description: "weights that learnt nothing, to measure with".into(),
             date: kit::Clock::system().now().to_string(),

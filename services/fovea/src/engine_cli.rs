@@ -15,7 +15,7 @@ use engine::models::ModelSpec;
 use engine::network::InputShape;
 use engine::onnx::{self, ExportOptions};
 use engine::parallel::Threads;
-use engine::plan::{self, Mode};
+use engine::plan::{self, Branches, Mode};
 use engine::predict::draw::{self, ImageKind};
 use engine::predict::{PredictOptions, Predictor};
 use engine::train::{
@@ -404,10 +404,17 @@ fn export(mut arguments: Arguments) -> Result<()> {
         Some(output) => PathBuf::from(output),
         None => Path::new(&path).with_extension("onnx"),
     };
+    // The reference's word for an end-to-end head whose detections need no suppression.
+    let branches = match arguments.take("nms").as_deref() {
+        None => Branches::OneToMany,
+        Some("false" | "False") => Branches::OneToOne,
+        Some(other) => bail!("nms: '{other}' is not written; false is, for models with an end-to-end head"),
+    };
     let options = ExportOptions {
         height: imgsz,
         width: imgsz,
         dynamic_batch: arguments.parsed("dynamic", false)?,
+        branches,
         class_names: checkpoint.header.classes.clone(),
         description: format!("Fovea {}", checkpoint.header.model.name()),
         date: kit::Clock::system().now().to_string(),

@@ -228,6 +228,14 @@ mod tests {
     }
 
     #[test]
+    fn every_task_has_targets_to_train_on() {
+        for name in ["yolo11n-seg", "yolo11n-cls", "yolo26n-pose", "yolov8n-obb"] {
+            let spec = ModelSpec::parse(name, 3).unwrap();
+            check(&training(&Case { spec, ..case(1) }).unwrap(), 1);
+        }
+    }
+
+    #[test]
     fn a_prediction_is_timed_with_the_threshold_that_leaves_so_many_candidates() {
         let case = PredictionCase {
             case: Case {

@@ -44,7 +44,24 @@ pub fn read(bytes: &[u8]) -> Result<Weights, String> {
             }
         }
     }
+    name_shared_biases(&graph, &mut weights);
     Ok(weights)
+}
+
+/// Gives each convolution a bias of its own name: exporters keep one copy of equal tensors.
+fn name_shared_biases(graph: &proto::Graph, weights: &mut Weights) {
+    for node in graph.node.iter().filter(|node| node.op_type == "Conv") {
+        let [_, weight, bias, ..] = &node.input[..] else {
+            continue;
+        };
+        let Some(block) = weight.strip_suffix(".weight") else {
+            continue;
+        };
+        let name = format!("{block}.bias");
+        if let Some(shared) = weights.tensors.get(bias).cloned() {
+            weights.tensors.entry(name).or_insert(shared);
+        }
+    }
 }
 
 /// Returns shape and values of a tensor, nothing where its kind of number is none of a weight's.

@@ -426,6 +426,7 @@ fn an_exported_model_comes_back_with_norms_that_only_add() {
         height: 64,
         width: 64,
         dynamic_batch: false,
+        branches: crate::plan::Branches::default(),
         class_names: source.header.classes.clone(),
         description: String::new(),
         date: String::new(),

@@ -29,7 +29,7 @@ pub(super) struct Ran {
 }
 
 /// Leaves out of the outputs what only training wants.
-fn keep_what_predicts(graph: &mut Graph, branches: Branches) {
+pub fn keep_what_predicts(graph: &mut Graph, branches: Branches) {
     graph.semantic = None;
     match branches {
         Branches::OneToMany => graph.branches.truncate(1),

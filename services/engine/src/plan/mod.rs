@@ -11,6 +11,7 @@ mod launch;
 mod layout;
 mod memory;
 
+pub(crate) use forward::keep_what_predicts;
 pub use launch::{
     After, AttentionShape, Buffer, BufferId, BufferKind, Extent, Kernel, Launch, Side, Slot,
 };
