@@ -10,6 +10,7 @@ use kit::config::{Config, SERVICES};
 use kit::process::{Nats, supervise};
 use kit::service::{Tasks, shutdown_on_signal};
 use proto::fovea::accounts::v1::CreateSignInTokenRequest;
+use proto::fovea::fleet::v1::ListWorkersRequest;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
@@ -64,7 +65,11 @@ pub async fn run(config_file: Option<&Path>, command: cli::Up) -> Result<()> {
             supervise(service, || child.command(), |_| {}, stop).await
         });
     }
-    tasks.spawn("greeting", greet(config, data, shutdown.clone()));
+    let has_worker = !command.no_worker;
+    tasks.spawn(
+        "greeting",
+        greet(config, data, has_worker, shutdown.clone()),
+    );
     let outcome = tasks.run().await;
     telemetry.stop().await;
     Ok(outcome?)
@@ -186,10 +191,11 @@ async fn keep_nats(
     }
 }
 
-/// Says where the fleet is once it answers.
+/// Says where the fleet is once it answers and can train.
 async fn greet(
     config: Config,
     data: PathBuf,
+    has_worker: bool,
     shutdown: CancellationToken,
 ) -> Result<(), kit::Fault> {
     let url = config
@@ -197,7 +203,7 @@ async fn greet(
         .service_url(gateway::NAME)
         .unwrap_or_default();
     let asked = shutdown
-        .run_until_cancelled(sign_in_link(&url, &data))
+        .run_until_cancelled(sign_in_link(&url, &data, has_worker))
         .await;
     match asked {
         Some(Ok(link)) => {
@@ -216,9 +222,10 @@ async fn greet(
     Ok(())
 }
 
-async fn sign_in_link(url: &str, data: &Path) -> Result<String> {
+async fn sign_in_link(url: &str, data: &Path, has_worker: bool) -> Result<String> {
     let mut last = None;
-    for _ in 0..READY_POLLS_MAX {
+    let mut polls = 0..READY_POLLS_MAX;
+    while polls.next().is_some() {
         tokio::time::sleep(READY_POLL).await;
         let Ok(key) = std::fs::read_to_string(data.join("admin.key")) else {
             continue;
@@ -233,7 +240,12 @@ async fn sign_in_link(url: &str, data: &Path) -> Result<String> {
             .create_sign_in_token(CreateSignInTokenRequest {})
             .await
         {
-            Ok(answer) => return Ok(format!("{url}/sign-in?token={}", answer.into_inner().token)),
+            Ok(answer) => {
+                if has_worker {
+                    wait_for_worker(&fleet, polls).await;
+                }
+                return Ok(format!("{url}/sign-in?token={}", answer.into_inner().token));
+            }
             Err(status) => last = Some(status),
         }
     }
@@ -241,4 +253,22 @@ async fn sign_in_link(url: &str, data: &Path) -> Result<String> {
         Some(status) => Err(status.into()),
         None => bail!("there is no {}", data.join("admin.key").display()),
     }
+}
+
+/// Waits until the worker has measured its device and registered: a run started before would be refused because
+/// nobody offers the device.
+async fn wait_for_worker(fleet: &Fleet, polls: std::ops::Range<u32>) {
+    for _ in polls {
+        if let Ok(answer) = fleet.fleet().list_workers(ListWorkersRequest {}).await {
+            let workers = answer.into_inner().workers;
+            if workers
+                .iter()
+                .any(|worker| ["idle", "busy"].contains(&worker.state.as_str()))
+            {
+                return;
+            }
+        }
+        tokio::time::sleep(READY_POLL).await;
+    }
+    remark("no worker has registered yet; runs can't be started until one does");
 }

@@ -132,46 +132,74 @@ pub fn backward(threads: &Threads, extent: Extent, window: usize, pass: Backward
         [pass.input, pass.output, pass.gradient, pass.input_gradient]
             .map(|view| view.raw(size.0, size.1));
     let blocks = extent.channels / BLOCK;
+    let level = Level::best();
     // Windows overlap, so an image's channel block is one piece of work.
     threads.run(extent.batch * blocks, |chunk| {
-        let (image, channel) = (chunk / blocks, chunk % blocks * BLOCK);
+        level.dispatch(ImageBlock {
+            extent,
+            window,
+            input,
+            output,
+            gradient,
+            input_gradient,
+            image: chunk / blocks,
+            channel: chunk % blocks * BLOCK,
+        });
+    });
+}
+
+/// The backward pass of one image and sixteen channels.
+struct ImageBlock {
+    extent: Extent,
+    window: usize,
+    input: RawView,
+    output: RawView,
+    gradient: RawView,
+    input_gradient: RawView,
+    image: usize,
+    channel: usize,
+}
+
+impl Kernel for ImageBlock {
+    type Output = ();
+
+    /// Plain loops over lanes, which the compiler makes vectors of.
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let (extent, channel) = (self.extent, self.channel);
+        let first = self.image * extent.height;
         for y in 0..extent.height {
             for x in 0..extent.width {
-                let pixel = (image * extent.height + y) * extent.width + x;
+                let pixel = (first + y) * extent.width + x;
                 // SAFETY: the extents are checked; the image's block is this chunk's alone.
                 unsafe {
-                    let maximum = block(output, pixel, channel);
-                    let gradient = block(gradient, pixel, channel);
-                    let mut is_found = [false; BLOCK];
-                    for row in window_range(y, window, extent.height) {
-                        for column in window_range(x, window, extent.width) {
-                            let at = (image * extent.height + row) * extent.width + column;
-                            let value = block(input, at, channel);
-                            let target =
-                                &mut *input_gradient.pixel(at).add(channel).cast::<[f32; BLOCK]>();
-                            let hits: [bool; BLOCK] = std::array::from_fn(|lane| {
-                                value[lane] == maximum[lane] && !is_found[lane]
-                            });
-                            for ((target, hit), gradient) in
-                                target.iter_mut().zip(hits).zip(gradient)
-                            {
-                                *target += if hit { gradient } else { 0.0 };
-                            }
-                            for (found, hit) in is_found.iter_mut().zip(hits) {
-                                *found |= hit;
+                    let maximum = block(self.output, pixel, channel);
+                    // What is left to hand on: each gradient goes to the first of equal maxima.
+                    let mut gradient = block(self.gradient, pixel, channel);
+                    for row in window_range(y, self.window, extent.height) {
+                        for column in window_range(x, self.window, extent.width) {
+                            let at = (first + row) * extent.width + column;
+                            let value = block(self.input, at, channel);
+                            let target = self.input_gradient.pixel(at).add(channel);
+                            let target = &mut *target.cast::<[f32; BLOCK]>();
+                            for lane in 0..BLOCK {
+                                let is_maximum = value[lane] == maximum[lane];
+                                target[lane] += if is_maximum { gradient[lane] } else { 0.0 };
+                                gradient[lane] = if is_maximum { 0.0 } else { gradient[lane] };
                             }
                         }
                     }
                 }
             }
         }
-    });
+    }
 }
 
 /// Reads sixteen channels of a pixel.
 ///
 /// # Safety
 /// They lie in the view, and nobody writes them meanwhile.
+#[inline(always)]
 unsafe fn block(view: RawView, pixel: usize, channel: usize) -> [f32; BLOCK] {
     // SAFETY: the caller's promise.
     unsafe { *view.pixel(pixel).add(channel).cast::<[f32; BLOCK]>() }

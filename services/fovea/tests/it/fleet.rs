@@ -84,6 +84,11 @@ impl Fleet {
         let mut command = self.command(&["up"]);
         command.stdout(log.try_clone().unwrap()).stderr(log);
         self.supervisor = Some(command.spawn().unwrap());
+        // From that word on a run can be started.
+        self.wait_for("the fleet says that it is up", || {
+            let log = std::fs::read_to_string(self.path("fleet.log")).unwrap();
+            log.contains("fovea is up").then_some(())
+        });
         self.log_in();
     }
 

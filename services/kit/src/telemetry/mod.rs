@@ -7,6 +7,7 @@ mod layer;
 mod metrics;
 mod trace;
 
+use std::io::IsTerminal as _;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -58,6 +59,7 @@ pub fn start(fleet: &Fleet, service: &str) -> Result<Telemetry, Fault> {
 
     let lines = match fleet.log_format {
         LogFormat::Text => tracing_subscriber::fmt::layer()
+            .with_ansi(std::io::stderr().is_terminal())
             .with_writer(std::io::stderr)
             .with_target(false)
             .boxed(),

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::epilogue::Finish;
 use super::geometry::{Gather, Phase};
-use super::kernels::{GatherTile, Tiles, gather};
+use super::kernels::{GatherTile, PANELS_MAX, Tiles, gather, tile_panels, tile_rows};
 use super::source::{Prefetch, Source, Window};
 use super::{Epilogue, Write};
 use crate::parallel::Threads;
@@ -199,11 +199,10 @@ impl GatherChunks<'_> {
             [Prefetch::none(); 2]
         };
         let phase = &geometry.phases[0];
-        let tiles = line.pixels.div_ceil(S::TILE_ROWS) * geometry.panels() * phase.runs.len();
+        let tiles = line.pixels.div_ceil(tile_rows::<S>(1)) * phase.runs.len();
+        let tiles = tiles * geometry.panels().div_ceil(tile_panels::<S>(PANELS_MAX));
         let mut progress = Progress::new(chunk, prefetch, tiles);
-        for panel in 0..geometry.panels() {
-            self.panel(simd, phase, panel, std::iter::once(line), &mut progress);
-        }
+        self.panels(simd, phase, std::iter::once(line), &mut progress);
     }
 
     /// Returns a chunk's image, first phase row, end of phase rows, and window.
@@ -254,76 +253,81 @@ impl GatherChunks<'_> {
         };
         let mut tiles = 0;
         for phase in &geometry.phases {
-            tiles += phase.columns.div_ceil(S::TILE_ROWS) * phase.runs.len();
+            tiles += phase.columns.div_ceil(tile_rows::<S>(1)) * phase.runs.len();
         }
-        let tiles = tiles * (last - first) * geometry.panels();
+        let panel_groups = geometry.panels().div_ceil(tile_panels::<S>(PANELS_MAX));
+        let tiles = tiles * (last - first) * panel_groups;
         let mut progress = Progress::new(chunk, prefetch, tiles);
         let row_stride = geometry.strip_stride() * geometry.source_step;
         for phase in &geometry.phases {
-            for panel in 0..geometry.panels() {
-                let lines = (first..last.min(phase.rows)).map(|row| {
-                    let y = phase.target.0 + row * geometry.target_step;
-                    let target_row = image * geometry.target.height + y;
-                    Line {
-                        // SAFETY: the window of every row of the chunk lies in the strip.
-                        source: unsafe { strip.add((row - first) * row_stride) },
-                        source_stride: geometry.source_step * channels,
-                        pixel: target_row * geometry.target.width + phase.target.1,
-                        step: geometry.target_step,
-                        pixels: phase.columns,
-                    }
-                });
-                self.panel(simd, phase, panel, lines, &mut progress);
-            }
+            let lines = (first..last.min(phase.rows)).map(|row| {
+                let y = phase.target.0 + row * geometry.target_step;
+                let target_row = image * geometry.target.height + y;
+                Line {
+                    // SAFETY: the window of every row of the chunk lies in the strip.
+                    source: unsafe { strip.add((row - first) * row_stride) },
+                    source_stride: geometry.source_step * channels,
+                    pixel: target_row * geometry.target.width + phase.target.1,
+                    step: geometry.target_step,
+                    pixels: phase.columns,
+                }
+            });
+            self.panels(simd, phase, lines, &mut progress);
         }
     }
 
-    /// Computes one block of target channels of some lines.
+    /// Computes all target channels of some lines.
     #[inline(always)]
-    fn panel<S: Simd>(
+    fn panels<S: Simd>(
         &self,
         simd: S,
         phase: &Phase,
-        panel: usize,
         lines: impl Iterator<Item = Line> + Clone,
         progress: &mut Progress,
     ) {
         let pass = self.pass;
-        let channel = panel * BLOCK;
-        let panel_len = phase.depth(pass.geometry.source.channels) * BLOCK;
-        let weights = &pass.packed[phase.packed + panel * panel_len..][..panel_len];
         if phase.runs.iter().all(|run| run.segments == 0) && pass.accumulate {
             return;
         }
-        for (index, run) in phase.runs.iter().enumerate() {
-            for line in lines.clone() {
-                let tiles = Tiles::new(line.pixels, S::TILE_ROWS);
-                for (first, rows) in tiles {
-                    for (prefetch, lines) in progress.prefetch.iter_mut().zip(progress.lines) {
-                        prefetch.step(simd, lines);
+        let panel_len = phase.depth(pass.geometry.source.channels) * BLOCK;
+        let mut panel = 0;
+        while panel < pass.geometry.panels() {
+            let panels = tile_panels::<S>(pass.geometry.panels() - panel);
+            let weights = &pass.packed[phase.packed + panel * panel_len..][..panels * panel_len];
+            for (index, run) in phase.runs.iter().enumerate() {
+                for line in lines.clone() {
+                    for (first, rows) in Tiles::new(line.pixels, tile_rows::<S>(panels)) {
+                        for (prefetch, lines) in progress.prefetch.iter_mut().zip(progress.lines) {
+                            prefetch.step(simd, lines);
+                        }
+                        // SAFETY: the line's windows are in the source or the strip, the run's rows in the
+                        // panels, and the pixels in the target, where they are this chunk's alone.
+                        unsafe {
+                            let target = pass.target.pixel(line.pixel + first * line.step);
+                            let tile = GatherTile {
+                                source: line.source.add(first * line.source_stride + run.source),
+                                source_stride: line.source_stride,
+                                segments: run.segments,
+                                segment_stride: run.segment_stride,
+                                len: run.len,
+                                weights: weights.as_ptr().add(run.row * BLOCK),
+                                weights_panel: panel_len,
+                                target: target.add(panel * BLOCK),
+                                target_stride: line.step * pass.target.pixel_stride,
+                                target_panel: BLOCK,
+                                accumulate: pass.accumulate || index > 0,
+                            };
+                            gather(simd, rows, panels, &tile);
+                        }
                     }
-                    // SAFETY: the line's windows are in the source or the strip, the run's rows in the panel,
-                    // and the pixels in the target, where they are this chunk's alone.
-                    unsafe {
-                        let target = pass.target.pixel(line.pixel + first * line.step);
-                        let tile = GatherTile {
-                            source: line.source.add(first * line.source_stride + run.source),
-                            source_stride: line.source_stride,
-                            segments: run.segments,
-                            segment_stride: run.segment_stride,
-                            len: run.len,
-                            weights: weights.as_ptr().add(run.row * BLOCK),
-                            target: target.add(channel),
-                            target_stride: line.step * pass.target.pixel_stride,
-                            accumulate: pass.accumulate || index > 0,
-                        };
-                        gather(simd, rows, &tile);
+                    if index + 1 == phase.runs.len() {
+                        for panel in panel..panel + panels {
+                            self.finish(simd, panel * BLOCK, line, progress.chunk);
+                        }
                     }
-                }
-                if index + 1 == phase.runs.len() {
-                    self.finish(simd, channel, line, progress.chunk);
                 }
             }
+            panel += panels;
         }
     }
 

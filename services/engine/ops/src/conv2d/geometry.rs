@@ -8,13 +8,13 @@ use super::{IMAGE_CHANNELS, Pass, Shape};
 use crate::simd::BLOCK;
 
 /// The longest run of weights that a register tile walks through: 256 × 16 floats are half of a level 1 cache.
-const RUN_MAX: usize = 256;
+const RUN_MAX: usize = 1200;
 
 /// Runs may be this much longer where that spares a second pass over the target.
 const RUN_SLACK: usize = 64;
 
 /// Floats of a strip of source rows: a share of a level 2 cache.
-const STRIP_FLOATS: usize = 40 * 1024;
+const STRIP_FLOATS: usize = 80 * 1024;
 
 /// The most target pixels of one chunk, which keeps single-precision sums of a chunk exact enough.
 const CHUNK_PIXELS_MAX: usize = 640;

@@ -1,39 +1,86 @@
 //! The two register-tile kernels that everything else addresses for.
 //!
-//! `gather` multiplies a few pixels by one panel of weights; `scatter` multiplies a few channels of many pixels
-//! by one block of gradients. Both keep one accumulator block per tile row in registers and make one
-//! broadcast and one fused multiply-add a row and step.
+//! `gather` multiplies a few pixels by panels of weights; `scatter` multiplies a few channels of many pixels by
+//! blocks of gradients. A tile is rows × panels: one accumulator block each stays in a register, and a step makes
+//! one broadcast a row, one load a panel, and one fused multiply-add for each of both. Two panels at a time, where
+//! the registers suffice, nearly halve the loads, which otherwise keep the multipliers waiting.
 #![expect(
     unsafe_code,
     reason = "kernels address channel ranges of shared buffers"
 )]
 
 use crate::simd::pointer::{load, store};
-use crate::simd::{BLOCK, Simd};
+use crate::simd::{BLOCK, Kernel, Simd};
 
-/// Calls a function generic over the tile's rows with a number of rows known at run time.
+/// The most rows of a tile.
+const TILE_ROWS_MAX: usize = 12;
+
+/// Runs the kernel of a tile whose rows are known at run time only, as a function of its own: inlined into its
+/// callers, its accumulators would compete with their variables for registers.
 macro_rules! with_rows {
-    ($simd:ty, $rows:expr, $function:ident($($argument:expr),* $(,)?)) => {
+    ($simd:expr, $panels:expr, $rows:expr, $kernel:ident($tile:expr)) => {
         match $rows {
-            1 => $function::<$simd, 1>($($argument),*),
-            2 if <$simd>::TILE_ROWS >= 2 => $function::<$simd, 2>($($argument),*),
-            3 if <$simd>::TILE_ROWS >= 3 => $function::<$simd, 3>($($argument),*),
-            4 if <$simd>::TILE_ROWS >= 4 => $function::<$simd, 4>($($argument),*),
-            5 if <$simd>::TILE_ROWS >= 5 => $function::<$simd, 5>($($argument),*),
-            6 if <$simd>::TILE_ROWS >= 6 => $function::<$simd, 6>($($argument),*),
-            7 if <$simd>::TILE_ROWS >= 7 => $function::<$simd, 7>($($argument),*),
-            8 if <$simd>::TILE_ROWS >= 8 => $function::<$simd, 8>($($argument),*),
-            9 if <$simd>::TILE_ROWS >= 9 => $function::<$simd, 9>($($argument),*),
-            10 if <$simd>::TILE_ROWS >= 10 => $function::<$simd, 10>($($argument),*),
-            11 if <$simd>::TILE_ROWS >= 11 => $function::<$simd, 11>($($argument),*),
-            12 if <$simd>::TILE_ROWS >= 12 => $function::<$simd, 12>($($argument),*),
-            13 if <$simd>::TILE_ROWS >= 13 => $function::<$simd, 13>($($argument),*),
-            14 if <$simd>::TILE_ROWS >= 14 => $function::<$simd, 14>($($argument),*),
-            15 if <$simd>::TILE_ROWS >= 15 => $function::<$simd, 15>($($argument),*),
-            16 if <$simd>::TILE_ROWS >= 16 => $function::<$simd, 16>($($argument),*),
+            1 => $simd.apart($kernel::<1, $panels>($tile)),
+            2 if const { tile_rows::<S>($panels) >= 2 } => {
+                $simd.apart($kernel::<2, $panels>($tile))
+            }
+            3 if const { tile_rows::<S>($panels) >= 3 } => {
+                $simd.apart($kernel::<3, $panels>($tile))
+            }
+            4 if const { tile_rows::<S>($panels) >= 4 } => {
+                $simd.apart($kernel::<4, $panels>($tile))
+            }
+            5 if const { tile_rows::<S>($panels) >= 5 } => {
+                $simd.apart($kernel::<5, $panels>($tile))
+            }
+            6 if const { tile_rows::<S>($panels) >= 6 } => {
+                $simd.apart($kernel::<6, $panels>($tile))
+            }
+            7 if const { tile_rows::<S>($panels) >= 7 } => {
+                $simd.apart($kernel::<7, $panels>($tile))
+            }
+            8 if const { tile_rows::<S>($panels) >= 8 } => {
+                $simd.apart($kernel::<8, $panels>($tile))
+            }
+            9 if const { tile_rows::<S>($panels) >= 9 } => {
+                $simd.apart($kernel::<9, $panels>($tile))
+            }
+            10 if const { tile_rows::<S>($panels) >= 10 } => {
+                $simd.apart($kernel::<10, $panels>($tile))
+            }
+            11 if const { tile_rows::<S>($panels) >= 11 } => {
+                $simd.apart($kernel::<11, $panels>($tile))
+            }
+            12 if const { tile_rows::<S>($panels) >= 12 } => {
+                $simd.apart($kernel::<12, $panels>($tile))
+            }
             rows => unreachable!("invariant: no tile has {rows} rows"),
         }
     };
+}
+
+/// The most panels of a tile, of any level.
+pub(super) const PANELS_MAX: usize = 2;
+
+/// Returns the most rows of a tile of so many panels.
+#[inline(always)]
+pub(super) const fn tile_rows<S: Simd>(panels: usize) -> usize {
+    let rows = S::TILE_BLOCKS / panels;
+    if rows < TILE_ROWS_MAX {
+        rows
+    } else {
+        TILE_ROWS_MAX
+    }
+}
+
+/// Returns how many of the panels that are left are computed together.
+#[inline(always)]
+pub(super) fn tile_panels<S: Simd>(left: usize) -> usize {
+    if S::TILE_BLOCKS >= TILE_ROWS_MAX * PANELS_MAX {
+        left.min(PANELS_MAX)
+    } else {
+        1
+    }
 }
 
 /// Shares `len` rows out to as few tiles of at most `most` rows as possible, as evenly as possible.
@@ -86,25 +133,45 @@ pub(super) struct GatherTile {
     pub len: usize,
     /// `segments` × `len` rows of 16 weights.
     pub weights: *const f32,
+    /// Floats from a panel's weights to the next panel's.
+    pub weights_panel: usize,
     pub target: *mut f32,
     pub target_stride: usize,
+    /// Floats from a panel's targets to the next panel's.
+    pub target_panel: usize,
     /// Adds to the target instead of overwriting it.
     pub accumulate: bool,
 }
 
-/// `target[m][0..16] (+)= Σ_k source[m][k] · weights[k][0..16]` for `rows` pixels.
+/// `target[v][m][0..16] (+)= Σ_k source[m][k] · weights[v][k][0..16]` for `rows` pixels and `panels` panels.
 ///
 /// # Safety
 /// Every address named by the tile is valid, and the targets are the caller's alone.
 #[inline(always)]
-pub(super) unsafe fn gather<S: Simd>(simd: S, rows: usize, tile: &GatherTile) {
-    // SAFETY: the caller's promise.
-    unsafe { with_rows!(S, rows, gather_rows(simd, tile)) }
+pub(super) unsafe fn gather<S: Simd>(simd: S, rows: usize, panels: usize, tile: &GatherTile) {
+    if panels == 2 && tile_panels::<S>(2) == 2 {
+        with_rows!(simd, 2, rows, Gather(tile));
+    } else {
+        with_rows!(simd, 1, rows, Gather(tile));
+    }
+}
+
+/// M pixels times V panels.
+struct Gather<'a, const M: usize, const V: usize>(&'a GatherTile);
+
+impl<const M: usize, const V: usize> Kernel for Gather<'_, M, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        // SAFETY: who makes one promises what `gather` asks for.
+        unsafe { gather_tile::<S, M, V>(simd, self.0) }
+    }
 }
 
 #[inline(always)]
-unsafe fn gather_rows<S: Simd, const M: usize>(simd: S, tile: &GatherTile) {
-    let mut sums = [simd.zero(); M];
+unsafe fn gather_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &GatherTile) {
+    let mut sums = [[simd.zero(); V]; M];
     let mut weights = tile.weights;
     // SAFETY: the caller's promise.
     unsafe {
@@ -114,35 +181,68 @@ unsafe fn gather_rows<S: Simd, const M: usize>(simd: S, tile: &GatherTile) {
                 std::array::from_fn(|m| source.add(m * tile.source_stride));
             let mut k = 0;
             while k + 4 <= tile.len {
-                for step in 0..4 {
-                    let weight = load(simd, weights.add(step * BLOCK));
-                    for m in 0..M {
-                        let value = simd.splat(*pixels[m].add(k + step));
-                        sums[m] = simd.fma(value, weight, sums[m]);
-                    }
+                for ahead in 0..4 {
+                    let panels = weights.add(ahead * BLOCK);
+                    gather_step(
+                        simd,
+                        &pixels,
+                        k + ahead,
+                        panels,
+                        tile.weights_panel,
+                        &mut sums,
+                    );
                 }
                 weights = weights.add(4 * BLOCK);
                 k += 4;
             }
             // Only images have runs that are no multiple of 4.
             while k < tile.len {
-                let weight = load(simd, weights);
-                for m in 0..M {
-                    let value = simd.splat(*pixels[m].add(k));
-                    sums[m] = simd.fma(value, weight, sums[m]);
-                }
+                gather_step(simd, &pixels, k, weights, tile.weights_panel, &mut sums);
                 weights = weights.add(BLOCK);
                 k += 1;
             }
         }
-        for (m, &sum) in sums.iter().enumerate() {
-            let target = tile.target.add(m * tile.target_stride);
-            let sum = if tile.accumulate {
-                simd.add(sum, load(simd, target))
-            } else {
-                sum
-            };
-            store(simd, sum, target);
+        for (m, sums) in sums.iter().enumerate() {
+            for (v, &sum) in sums.iter().enumerate() {
+                let target = tile
+                    .target
+                    .add(m * tile.target_stride + v * tile.target_panel);
+                let sum = if tile.accumulate {
+                    simd.add(sum, load(simd, target))
+                } else {
+                    sum
+                };
+                store(simd, sum, target);
+            }
+        }
+    }
+}
+
+/// Multiplies one float of each pixel by a row of weights of each panel. A function, because a closure is not surely
+/// inlined, and without its caller's target features it would be useless.
+///
+/// # Safety
+/// As for `gather`.
+#[inline(always)]
+unsafe fn gather_step<S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    pixels: &[*const f32; M],
+    k: usize,
+    weights: *const f32,
+    weights_panel: usize,
+    sums: &mut [[S::F16; V]; M],
+) {
+    let mut rows = [simd.zero(); V];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (v, row) in rows.iter_mut().enumerate() {
+            *row = load(simd, weights.add(v * weights_panel));
+        }
+        for m in 0..M {
+            let value = simd.splat(*pixels[m].add(k));
+            for v in 0..V {
+                sums[m][v] = simd.fma(value, rows[v], sums[m][v]);
+            }
         }
     }
 }
@@ -159,50 +259,99 @@ pub(super) struct ScatterTile {
     /// The first pixel's block of 16 gradients; the next pixel's follows.
     pub gradient: *const f32,
     pub gradient_row: usize,
+    /// Floats from a panel's gradients to the next panel's.
+    pub gradient_panel: usize,
     pub pixel_rows: usize,
     pub pixels: usize,
     /// The first of the tile's rows of 16 sums; they follow one another.
     pub target: *mut f32,
+    /// Floats from a panel's sums to the next panel's.
+    pub target_panel: usize,
 }
 
-/// `target[m][0..16] += Σ_p source[p][m] · gradient[p][0..16]` for `rows` channels.
+/// `target[v][m][0..16] += Σ_p source[p][m] · gradient[v][p][0..16]` for `rows` channels and `panels` panels.
 ///
 /// # Safety
 /// Every address named by the tile is valid, and the targets are the caller's alone.
 #[inline(always)]
-pub(super) unsafe fn scatter<S: Simd>(simd: S, rows: usize, tile: &ScatterTile) {
-    // SAFETY: the caller's promise.
-    unsafe { with_rows!(S, rows, scatter_rows(simd, tile)) }
+pub(super) unsafe fn scatter<S: Simd>(simd: S, rows: usize, panels: usize, tile: &ScatterTile) {
+    if panels == 2 && tile_panels::<S>(2) == 2 {
+        with_rows!(simd, 2, rows, Scatter(tile));
+    } else {
+        with_rows!(simd, 1, rows, Scatter(tile));
+    }
+}
+
+/// M channels times V panels.
+struct Scatter<'a, const M: usize, const V: usize>(&'a ScatterTile);
+
+impl<const M: usize, const V: usize> Kernel for Scatter<'_, M, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        // SAFETY: who makes one promises what `scatter` asks for.
+        unsafe { scatter_tile::<S, M, V>(simd, self.0) }
+    }
 }
 
 #[inline(always)]
-unsafe fn scatter_rows<S: Simd, const M: usize>(simd: S, tile: &ScatterTile) {
-    let mut sums = [simd.zero(); M];
+unsafe fn scatter_tile<S: Simd, const M: usize, const V: usize>(simd: S, tile: &ScatterTile) {
+    let mut sums = [[simd.zero(); V]; M];
     // SAFETY: the caller's promise.
     unsafe {
         for row in 0..tile.pixel_rows {
             let mut source = tile.source.add(row * tile.source_row);
             let mut gradient = tile.gradient.add(row * tile.gradient_row);
             for _ in 0..tile.pixels / 2 {
-                for _ in 0..2 {
-                    let value = load(simd, gradient);
-                    for (m, sum) in sums.iter_mut().enumerate() {
-                        *sum = simd.fma(simd.splat(*source.add(m)), value, *sum);
-                    }
-                    source = source.add(tile.source_stride);
-                    gradient = gradient.add(BLOCK);
-                }
+                let next = source.add(tile.source_stride);
+                scatter_step(simd, source, gradient, tile.gradient_panel, &mut sums);
+                scatter_step(
+                    simd,
+                    next,
+                    gradient.add(BLOCK),
+                    tile.gradient_panel,
+                    &mut sums,
+                );
+                source = source.add(2 * tile.source_stride);
+                gradient = gradient.add(2 * BLOCK);
             }
             if tile.pixels % 2 == 1 {
-                let value = load(simd, gradient);
-                for (m, sum) in sums.iter_mut().enumerate() {
-                    *sum = simd.fma(simd.splat(*source.add(m)), value, *sum);
-                }
+                scatter_step(simd, source, gradient, tile.gradient_panel, &mut sums);
             }
         }
-        for (m, &sum) in sums.iter().enumerate() {
-            let target = tile.target.add(m * BLOCK);
-            store(simd, simd.add(sum, load(simd, target)), target);
+        for (m, sums) in sums.iter().enumerate() {
+            for (v, &sum) in sums.iter().enumerate() {
+                let target = tile.target.add(m * BLOCK + v * tile.target_panel);
+                store(simd, simd.add(sum, load(simd, target)), target);
+            }
+        }
+    }
+}
+
+/// Multiplies the tile's channels of one pixel by its gradients of each panel.
+///
+/// # Safety
+/// As for `scatter`.
+#[inline(always)]
+unsafe fn scatter_step<S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    source: *const f32,
+    gradient: *const f32,
+    gradient_panel: usize,
+    sums: &mut [[S::F16; V]; M],
+) {
+    let mut values = [simd.zero(); V];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (v, value) in values.iter_mut().enumerate() {
+            *value = load(simd, gradient.add(v * gradient_panel));
+        }
+        for (m, sums) in sums.iter_mut().enumerate() {
+            let factor = simd.splat(*source.add(m));
+            for v in 0..V {
+                sums[v] = simd.fma(factor, values[v], sums[v]);
+            }
         }
     }
 }

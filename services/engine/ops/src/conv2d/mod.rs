@@ -4,6 +4,7 @@
 //! from the canonical OIHW vector once per step ([`Conv2d::pack`]); gradients are added to it in that layout.
 //! Results are the same bits for any number of threads.
 
+mod bias;
 mod direct;
 mod epilogue;
 mod geometry;
@@ -468,7 +469,13 @@ impl Conv2d {
             self.shape.output.count(),
             "invariant: one bias per output channel"
         );
-        reference::backward_bias(&self.shape, threads, output_gradient, bias_gradient);
+        bias::backward(
+            &self.shape,
+            self.level,
+            threads,
+            output_gradient,
+            bias_gradient,
+        );
     }
 
     fn check_input(&self, input: Input<'_>) {

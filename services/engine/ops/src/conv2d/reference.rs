@@ -238,27 +238,3 @@ pub(super) fn backward_weights(
         }
     });
 }
-
-pub(super) fn backward_bias(
-    shape: &Shape,
-    threads: &Threads,
-    output_gradient: View<'_>,
-    bias_gradient: &mut [f32],
-) {
-    let gradient = output_gradient.raw(shape.output_pixels(), shape.output.padded());
-    let target = View::dense(crate::view::as_cells(bias_gradient), 1).raw(shape.output.count(), 1);
-    threads.run(shape.output.count(), |out| {
-        let place = shape
-            .output
-            .places()
-            .nth(out)
-            .expect("invariant: a real channel");
-        // SAFETY: `raw` has checked the extents; each chunk has its own output channel.
-        unsafe {
-            let sum: f64 = (0..shape.output_pixels())
-                .map(|pixel| f64::from(*gradient.pixel(pixel).add(place)))
-                .sum();
-            *target.pixel(out) += sum as f32;
-        }
-    });
-}

@@ -81,7 +81,7 @@ impl Source {
     }
 
     /// Copies `blocks` blocks of channels from `channel` on: pixel `p` of block `b` goes to
-    /// `target[b * block_stride + p * 16]`.
+    /// `target[b * block_stride + p * pixel_stride]`.
     ///
     /// # Safety
     /// The pixels lie in the source, which is a view that has the channels; `target` has room for them.
@@ -92,7 +92,7 @@ impl Source {
         (pixel, count): (usize, usize),
         (channel, blocks): (usize, usize),
         target: *mut f32,
-        block_stride: usize,
+        (pixel_stride, block_stride): (usize, usize),
     ) {
         let Self::View(view) = self else {
             unreachable!("invariant: images have no blocks");
@@ -101,7 +101,7 @@ impl Source {
         unsafe {
             for index in 0..count {
                 let source = view.pixel(pixel + index).add(channel);
-                let target = target.add(index * BLOCK);
+                let target = target.add(index * pixel_stride);
                 for block in 0..blocks {
                     let value = pointer::load(simd, source.add(block * BLOCK));
                     pointer::store(simd, value, target.add(block * block_stride));
@@ -232,7 +232,8 @@ impl Window {
                 }
                 if let Some(line) = line {
                     let pixels = (line + first, inside);
-                    source.copy_blocks(simd, pixels, (0, blocks), start, block_stride);
+                    let strides = (BLOCK, block_stride);
+                    source.copy_blocks(simd, pixels, (0, blocks), start, strides);
                 }
             }
         }

@@ -2,8 +2,10 @@
 //!
 //! A task owns a partial gradient: a share of the target rows and a group of output channels. It copies rows of
 //! both operands into blocks of 16 channels, so that walking along pixels is walking along memory, then runs
-//! register tiles over stretches that stay in a level 1 cache. The number of tasks depends on the shape alone,
-//! and partials are added in their order.
+//! register tiles over stretches that stay in a level 1 cache. A pointwise convolution's source keeps its channels side
+//! by side, so that tiles are as high as they can be, at an odd number of cache lines a pixel, so that pixels do not
+//! compete for the same places in a cache. The number of tasks depends on the shape
+//! alone, and partials are added in their order.
 #![expect(
     unsafe_code,
     reason = "partials of one buffer are written by several threads"
@@ -13,7 +15,7 @@ use std::cell::Cell;
 
 use super::Shape;
 use super::geometry::Gather;
-use super::kernels::{ScatterTile, Tiles, scatter};
+use super::kernels::{PANELS_MAX, ScatterTile, Tiles, scatter, tile_panels, tile_rows};
 use super::source::{Prefetch, Source, Window, clear};
 use crate::parallel::Threads;
 use crate::simd::{BLOCK, Kernel, Level, Simd};
@@ -30,7 +32,7 @@ const TASKS: usize = 16;
 const STRETCH_PIXELS: usize = 168;
 
 /// Floats of both operands of a chunk of rows: a share of a level 2 cache.
-const CHUNK_FLOATS: usize = 48 * 1024;
+const CHUNK_FLOATS: usize = 128 * 1024;
 
 /// How backward-weights is cut.
 #[derive(Debug, Clone)]
@@ -76,7 +78,7 @@ impl Cut {
         let partials = (PARTIALS_BYTES_MAX / (partial_len * size_of::<f32>()))
             .clamp(1, PARTIALS_MAX)
             .min(chunk_count);
-        // A group copies the source anew, which pays only for several panels of a pointwise convolution.
+        // A group reads the source anew, which pays only for several panels of a pointwise convolution.
         let least = if geometry.is_pointwise { 4 } else { 1 };
         let groups = TASKS.div_ceil(partials).min(panels.div_ceil(least));
         let group_panels = panels.div_ceil(groups);
@@ -89,7 +91,7 @@ impl Cut {
                 chunk_len * geometry.target.width,
             )
         };
-        let source_len = source_pixels * geometry.source.channels;
+        let source_len = source_pixels * pixel_len(geometry);
         Self {
             chunk_len,
             chunk_count,
@@ -284,15 +286,25 @@ impl ScatterTask<'_> {
         let pixels = chunk.rows * chunk.columns;
         // SAFETY: the caller's promise; the chunk's pixels lie in the operands.
         unsafe {
-            chunk
-                .window
-                .read_blocks(simd, source, geometry.source.channels, self.lane);
+            if geometry.is_pointwise {
+                source.copy_blocks(
+                    simd,
+                    (chunk.pixel, pixels),
+                    (0, geometry.source.channels / BLOCK),
+                    self.lane,
+                    (pixel_len(geometry), BLOCK),
+                );
+            } else {
+                chunk
+                    .window
+                    .read_blocks(simd, source, geometry.source.channels, self.lane);
+            }
             Source::View(gradient).copy_blocks(
                 simd,
                 (chunk.pixel, pixels),
                 (first_panel * BLOCK, panels),
                 self.lane.add(cut.source_len),
-                pixels * BLOCK,
+                (BLOCK, pixels * BLOCK),
             );
         }
     }
@@ -310,50 +322,79 @@ impl ScatterTask<'_> {
     ) {
         let geometry = self.pass.geometry;
         let gradients = self.lane.wrapping_add(self.pass.cut.source_len);
-        let block = geometry.source.channels.min(BLOCK);
+        let block = block(geometry);
         let blocks = geometry.source.channels / block;
         let taps = geometry.phases[0].taps;
         let step = geometry.source_step;
         let source_row = chunk.window.columns * block;
+        let source_stride = if geometry.is_pointwise {
+            pixel_len(geometry)
+        } else {
+            step * block
+        };
         let rows_most = (STRETCH_PIXELS / chunk.columns).max(1);
         let stretches = chunk.rows.div_ceil(rows_most) * chunk.columns.div_ceil(STRETCH_PIXELS);
-        let steps = stretches * panels * taps.0 * blocks;
+        let panel_groups = panels.div_ceil(tile_panels::<S>(PANELS_MAX));
+        let steps = stretches * panel_groups * taps.0 * blocks;
         let lines = prefetch.map(|prefetch| prefetch.lines().div_ceil(steps));
         for (first_row, pixel_rows) in Tiles::new(chunk.rows, rows_most) {
             for (first_column, pixels) in Tiles::new(chunk.columns, STRETCH_PIXELS) {
-                for panel in 0..panels {
+                let mut panel = 0;
+                while panel < panels {
+                    let together = tile_panels::<S>(panels - panel);
                     for (ky, block_index) in
                         (0..taps.0).flat_map(|ky| (0..blocks).map(move |b| (ky, b)))
                     {
                         let block_row = block_index * chunk.window.rows + first_row * step + ky;
-                        let source = block_row * source_row + first_column * step * block;
+                        let source = block_row * source_row + first_column * source_stride;
                         let pixel = first_row * chunk.columns + first_column;
-                        let gradient = (panel * chunk.rows * chunk.columns + pixel) * BLOCK;
+                        let panel_pixels = chunk.rows * chunk.columns;
                         for (prefetch, lines) in prefetch.iter_mut().zip(lines) {
                             prefetch.step(simd, lines);
                         }
                         let run = taps.1 * block;
                         let row = (ky * blocks + block_index) * run;
-                        for (first, rows) in Tiles::new(run, S::TILE_ROWS) {
-                            // SAFETY: the windows of the stretch lie in the copies, the rows in the panel.
+                        for (first, rows) in Tiles::new(run, tile_rows::<S>(together)) {
+                            // SAFETY: the windows of the stretch lie in the copies, the rows in the panels.
                             unsafe {
                                 let tile = ScatterTile {
                                     source: self.lane.add(source + first),
-                                    source_stride: step * block,
+                                    source_stride,
                                     source_row: step * source_row,
-                                    gradient: gradients.add(gradient),
+                                    gradient: gradients.add((panel * panel_pixels + pixel) * BLOCK),
                                     gradient_row: chunk.columns * BLOCK,
+                                    gradient_panel: panel_pixels * BLOCK,
                                     pixel_rows,
                                     pixels,
                                     target: sums.add(panel * panel_len + (row + first) * BLOCK),
+                                    target_panel: panel_len,
                                 };
-                                scatter(simd, rows, &tile);
+                                scatter(simd, rows, together, &tile);
                             }
                         }
                     }
+                    panel += together;
                 }
             }
         }
+    }
+}
+
+/// Returns the channels of the source that lie side by side when the tiles read them.
+fn block(geometry: &Gather) -> usize {
+    if geometry.is_pointwise {
+        geometry.source.channels
+    } else {
+        geometry.source.channels.min(BLOCK)
+    }
+}
+
+/// Returns the floats that a pixel of the source's copy takes.
+fn pixel_len(geometry: &Gather) -> usize {
+    if geometry.is_pointwise {
+        (geometry.source.channels / BLOCK | 1) * BLOCK
+    } else {
+        geometry.source.channels
     }
 }
 
@@ -368,9 +409,8 @@ fn reduce(
 ) {
     let taps = shape.kernel * shape.kernel;
     let per_output = shape.input.count() * taps;
-    let channels = geometry.source.channels;
-    let block = channels.min(BLOCK);
-    let blocks = channels / block;
+    let block = block(geometry);
+    let blocks = geometry.source.channels / block;
     let panel_len = cut.partial_len / geometry.panels();
     let target =
         View::dense(as_cells(weight_gradient), per_output).raw(shape.output.count(), per_output);

@@ -18,6 +18,9 @@ const PARTIALS_MAX: usize = 32;
 /// Pixels whose sums are in registers at once.
 const TILE: usize = 4;
 
+/// Pixels of a row whose gradients of the weights are summed in registers.
+const STRETCH: usize = 20;
+
 /// Taps whose weight gradients are in registers at once.
 const TAPS: usize = 3;
 
@@ -32,6 +35,15 @@ pub(super) fn scratch_len(shape: &Shape, pass: Pass) -> usize {
 
 fn partial_count(shape: &Shape) -> usize {
     (shape.batch * shape.height).min(PARTIALS_MAX)
+}
+
+/// Writes zeros.
+///
+/// # Safety
+/// `target` has room for `len` floats.
+unsafe fn clear(target: *mut f32, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::write_bytes(target, 0, len) };
 }
 
 /// Sums over the taps of one row: `target[x] = Σ source[x + d] · weights[d]`.
@@ -128,30 +140,42 @@ impl Row<'_> {
 impl Kernel for Row<'_> {
     type Output = ();
 
+    /// Walks along the row, all channels of a tile before the next tile, as memory lies.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let (width, half) = (self.shape.width, self.shape.kernel / 2);
+        if let Some(partials) = self.statistics {
+            // SAFETY: each row has its own 2 × `channels` floats.
+            unsafe { clear(partials.pixel(self.row), 2 * self.shape.channels.padded()) };
+        }
+        let mut x = 0;
+        while x < width {
+            if x >= half && x + TILE + half <= width {
+                self.channels::<S, TILE>(simd, x);
+                x += TILE;
+            } else {
+                self.channels::<S, 1>(simd, x);
+                x += 1;
+            }
+        }
+    }
+}
+
+impl Row<'_> {
+    #[inline(always)]
+    fn channels<S: Simd, const N: usize>(&self, simd: S, x: usize) {
         let channels = self.shape.channels.padded();
         for channel in (0..channels).step_by(BLOCK) {
-            let mut statistics = [simd.zero(); 2];
-            let mut x = 0;
-            while x < width {
-                if x >= half && x + TILE + half <= width {
-                    let sums = self.tile::<S, TILE>(simd, x, channel);
-                    self.finish(simd, x, channel, sums, &mut statistics);
-                    x += TILE;
-                } else {
-                    let sums = self.tile::<S, 1>(simd, x, channel);
-                    self.finish(simd, x, channel, sums, &mut statistics);
-                    x += 1;
-                }
-            }
+            let mut sums = [simd.zero(); 2];
+            let tile = self.tile::<S, N>(simd, x, channel);
+            self.finish(simd, x, channel, tile, &mut sums);
             if let Some(partials) = self.statistics {
-                // SAFETY: each row has its own 2 × `channels` floats.
-                unsafe {
-                    let target = partials.pixel(self.row).add(channel);
-                    store(simd, statistics[0], target);
-                    store(simd, statistics[1], target.add(channels));
+                for (kind, sum) in sums.into_iter().enumerate() {
+                    // SAFETY: as in `run`.
+                    unsafe {
+                        let target = partials.pixel(self.row).add(kind * channels + channel);
+                        store(simd, simd.add(load(simd, target), sum), target);
+                    }
                 }
             }
         }
@@ -249,37 +273,39 @@ struct WeightRows<'a> {
 }
 
 impl WeightRows<'_> {
-    /// Adds `N` neighbouring taps of one kernel row for one channel block.
+    /// Adds `N` neighbouring taps of one kernel row for one channel block of a stretch of pixels.
     #[inline(always)]
-    fn taps<S: Simd, const N: usize>(&self, simd: S, ky: usize, first: usize, channel: usize) {
-        let shape = self.shape;
-        let (half, width) = (shape.kernel / 2, shape.width);
-        let channels = shape.channels.padded();
+    fn taps<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        (line, row): (usize, usize),
+        stretch: std::ops::Range<usize>,
+        tap: usize,
+        channel: usize,
+    ) {
+        let (half, width) = (self.shape.kernel / 2, self.shape.width);
+        let channels = self.shape.channels.padded();
+        let first = tap % self.shape.kernel;
         let mut sums = [simd.zero(); N];
-        for row in self.rows.clone() {
-            let (image, y) = (row / shape.height, row % shape.height);
-            if y + ky < half || y + ky - half >= shape.height {
-                continue;
-            }
-            let line = (image * shape.height + y + ky - half) * width;
-            for x in 0..width {
-                // SAFETY: the caller has checked the extents; taps outside the row are skipped.
-                unsafe {
-                    let gradient = load(simd, self.gradient.pixel(row * width + x).add(channel));
-                    for (index, sum) in sums.iter_mut().enumerate() {
-                        let source_x = x + first + index;
-                        if source_x >= half && source_x - half < width {
-                            let source = self.source.pixel(line + source_x - half).add(channel);
-                            *sum = simd.fma(load(simd, source), gradient, *sum);
-                        }
+        for x in stretch {
+            // SAFETY: the caller has checked the extents; taps outside the row are skipped.
+            unsafe {
+                let gradient = load(simd, self.gradient.pixel(row * width + x).add(channel));
+                for (index, sum) in sums.iter_mut().enumerate() {
+                    let source_x = x + first + index;
+                    if source_x >= half && source_x - half < width {
+                        let source = self.source.pixel(line + source_x - half).add(channel);
+                        *sum = simd.fma(load(simd, source), gradient, *sum);
                     }
                 }
             }
         }
         for (index, sum) in sums.into_iter().enumerate() {
-            let tap = ky * shape.kernel + first + index;
             // SAFETY: the partial has `channels` floats a tap and belongs to this chunk.
-            unsafe { store(simd, sum, self.partial.add(tap * channels + channel)) };
+            unsafe {
+                let target = self.partial.add((tap + index) * channels + channel);
+                store(simd, simd.add(load(simd, target), sum), target);
+            }
         }
     }
 }
@@ -287,19 +313,34 @@ impl WeightRows<'_> {
 impl Kernel for WeightRows<'_> {
     type Output = ();
 
+    /// Walks along the rows in stretches, all channels of one before the next, as memory lies.
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let kernel = self.shape.kernel;
-        for channel in (0..self.shape.channels.padded()).step_by(BLOCK) {
-            for ky in 0..kernel {
-                let mut first = 0;
-                while first < kernel {
-                    if first + TAPS <= kernel {
-                        self.taps::<S, TAPS>(simd, ky, first, channel);
-                        first += TAPS;
-                    } else {
-                        self.taps::<S, 1>(simd, ky, first, channel);
-                        first += 1;
+        let Shape { height, width, .. } = *self.shape;
+        let (kernel, half) = (self.shape.kernel, self.shape.kernel / 2);
+        let channels = self.shape.channels.padded();
+        // SAFETY: the partial belongs to this chunk.
+        unsafe { clear(self.partial, kernel * kernel * channels) };
+        for row in self.rows.clone() {
+            let (image, y) = (row / height, row % height);
+            for start in (0..width).step_by(STRETCH) {
+                let stretch = start..(start + STRETCH).min(width);
+                for channel in (0..channels).step_by(BLOCK) {
+                    for ky in 0..kernel {
+                        if y + ky < half || y + ky - half >= height {
+                            continue;
+                        }
+                        let lines = ((image * height + y + ky - half) * width, row);
+                        let mut tap = ky * kernel;
+                        while tap < (ky + 1) * kernel {
+                            if tap + TAPS <= (ky + 1) * kernel {
+                                self.taps::<S, TAPS>(simd, lines, stretch.clone(), tap, channel);
+                                tap += TAPS;
+                            } else {
+                                self.taps::<S, 1>(simd, lines, stretch.clone(), tap, channel);
+                                tap += 1;
+                            }
+                        }
                     }
                 }
             }

@@ -19,6 +19,8 @@ const CHUNKS_MAX: usize = 64;
 const CHUNK_PIXELS_MIN: usize = 256;
 /// Pixels whose sums are made in single precision.
 const TILE_PIXELS: usize = 32;
+/// Outputs from this size on are written past the caches.
+const LARGE_FLOATS: usize = 4 << 20;
 /// Channel blocks whose sums are made side by side.
 const STRIP: usize = 8;
 
@@ -41,6 +43,8 @@ fn chunk_range(pixels: usize, chunk: usize) -> Range<usize> {
 
 struct Apply<'a> {
     shape: Shape,
+    /// The output will have left the caches when it is read.
+    is_large: bool,
     pixels: Range<usize>,
     raw: RawView,
     vectors: Vectors<'a>,
@@ -81,7 +85,12 @@ impl Apply<'_> {
                     if SHORTCUT {
                         a = simd.add(a, load(simd, residual.pixel(pixel).add(channel)));
                     }
-                    store(simd, a, self.output.pixel(pixel).add(channel));
+                    let target = self.output.pixel(pixel).add(channel);
+                    if self.is_large {
+                        simd.stream(a, target);
+                    } else {
+                        store(simd, a, target);
+                    }
                 }
             }
         }
@@ -104,6 +113,7 @@ pub(super) fn apply(
     threads.run(chunk_count(shape.pixels), |chunk| {
         level.dispatch(Apply {
             shape,
+            is_large: shape.pixels * shape.channels >= LARGE_FLOATS,
             pixels: chunk_range(shape.pixels, chunk),
             raw,
             vectors,

@@ -42,7 +42,18 @@ impl Simd for Avx2 {
     type F16 = [__m256; 2];
     const LEVEL: Level = Level::Avx2;
     // 12 accumulators of 16 registers: two hold the weights, one the broadcast activation.
-    const TILE_ROWS: usize = 6;
+    const TILE_BLOCKS: usize = 6;
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx2,fma")]
+        fn with_features<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves that the machine has the features.
+        unsafe { with_features(self, kernel) }
+    }
 
     #[inline(always)]
     fn zero(self) -> Self::F16 {

@@ -43,7 +43,18 @@ macro_rules! call {
 impl Simd for Avx512 {
     type F16 = __m512;
     const LEVEL: Level = Level::Avx512;
-    const TILE_ROWS: usize = 16;
+    const TILE_BLOCKS: usize = 24;
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "avx512f,avx2,fma")]
+        fn with_features<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves that the machine has the features.
+        unsafe { with_features(self, kernel) }
+    }
 
     #[inline(always)]
     fn zero(self) -> Self::F16 {
@@ -68,6 +79,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, value: Self::F16, target: *mut f32) {
+        call!(_mm512_stream_ps, target, value);
+    }
+
+    #[inline(always)]
     fn add(self, a: Self::F16, b: Self::F16) -> Self::F16 {
         call!(_mm512_add_ps, a, b)
     }
@@ -85,6 +101,15 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn div(self, a: Self::F16, b: Self::F16) -> Self::F16 {
         call!(_mm512_div_ps, a, b)
+    }
+
+    // A division keeps the machine for as long as eight multiplications; an estimate of 14 bits and one step of
+    // Newton's method take three.
+    #[inline(always)]
+    fn reciprocal(self, a: Self::F16) -> Self::F16 {
+        let estimate = call!(_mm512_rcp14_ps, a);
+        let error = call!(_mm512_fnmadd_ps, a, estimate, self.splat(1.0));
+        self.fma(estimate, error, estimate)
     }
 
     #[inline(always)]
@@ -117,6 +142,11 @@ impl Simd for Avx512 {
         let biased = call!(_mm512_add_epi32, integers, bias);
         let shifted = call!(_mm512_slli_epi32::<23>, biased);
         call!(_mm512_castsi512_ps, shifted)
+    }
+
+    #[inline(always)]
+    fn scale(self, a: Self::F16, n: Self::F16) -> Self::F16 {
+        call!(_mm512_scalef_ps, a, n)
     }
 
     #[inline(always)]

@@ -8,6 +8,8 @@
 //! Rule for kernels: everything below `Kernel::run` is `#[inline(always)]` and generic over `S: Simd`, because a
 //! function with `#[target_feature]` can't be inlined by force and one without it can't use the instructions.
 
+#![expect(unsafe_code, reason = "stores past the caches go by pointer")]
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -30,17 +32,31 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type F16: Copy;
     /// The level this implements.
     const LEVEL: Level;
-    /// The most blocks that the accumulators of a register tile take.
-    const TILE_ROWS: usize;
+    /// The blocks of accumulators of a register tile.
+    const TILE_BLOCKS: usize;
 
     fn zero(self) -> Self::F16;
     fn splat(self, value: f32) -> Self::F16;
     fn load(self, source: &[f32; BLOCK]) -> Self::F16;
     fn store(self, value: Self::F16, target: &mut [f32; BLOCK]);
+    /// Stores past the caches, for what is not read again soon; the target is aligned to a block.
+    ///
+    /// # Safety
+    /// The target has room for a block.
+    #[inline(always)]
+    unsafe fn stream(self, value: Self::F16, target: *mut f32) {
+        // SAFETY: the caller's promise.
+        self.store(value, unsafe { &mut *target.cast() });
+    }
     fn add(self, a: Self::F16, b: Self::F16) -> Self::F16;
     fn sub(self, a: Self::F16, b: Self::F16) -> Self::F16;
     fn mul(self, a: Self::F16, b: Self::F16) -> Self::F16;
     fn div(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    /// Returns 1 / a within one unit in the last place, for a magnitude between 2^-126 and 2^126.
+    #[inline(always)]
+    fn reciprocal(self, a: Self::F16) -> Self::F16 {
+        self.div(self.splat(1.0), a)
+    }
     /// Returns `a * b + c`, rounded once where the machine can.
     fn fma(self, a: Self::F16, b: Self::F16, c: Self::F16) -> Self::F16;
     /// Returns the smaller; `b` where either is not a number.
@@ -51,8 +67,15 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn round(self, a: Self::F16) -> Self::F16;
     /// Returns `2^a` for integral `a` in -126..=127.
     fn exp2_integer(self, a: Self::F16) -> Self::F16;
+    /// Returns `a · 2^n` for integral `n`, 0 or denormal where that is too small; `n` is at most 127.
+    #[inline(always)]
+    fn scale(self, a: Self::F16, n: Self::F16) -> Self::F16 {
+        self.mul(a, self.exp2_integer(self.max(n, self.splat(-126.0))))
+    }
     /// Adds the sixteen floats, in a fixed order.
     fn sum(self, a: Self::F16) -> f32;
+    /// Runs `kernel` as a function of its own, with registers of its own.
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output;
     /// Asks for the cache line of an address, which need not be valid, in the level 2 cache.
     #[inline(always)]
     fn prefetch(self, _address: *const f32) {}

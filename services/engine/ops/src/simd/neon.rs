@@ -60,7 +60,18 @@ impl Simd for Neon {
     type F16 = [float32x4_t; 4];
     const LEVEL: Level = Level::Neon;
     // 20 accumulators of 32 registers.
-    const TILE_ROWS: usize = 5;
+    const TILE_BLOCKS: usize = 5;
+
+    #[inline(always)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        #[inline(never)]
+        #[target_feature(enable = "neon")]
+        fn with_features<K: Kernel>(simd: Neon, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves that the machine has the features.
+        unsafe { with_features(self, kernel) }
+    }
 
     #[inline(always)]
     fn zero(self) -> Self::F16 {

@@ -1,6 +1,6 @@
 //! Sixteen floats in an array: what the compiler makes of it on any machine.
 
-use super::{BLOCK, Level, Simd};
+use super::{BLOCK, Kernel, Level, Simd};
 
 /// Plain Rust.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,12 @@ fn zip(a: [f32; BLOCK], b: [f32; BLOCK], f: impl Fn(f32, f32) -> f32) -> [f32; B
 impl Simd for Portable {
     type F16 = [f32; BLOCK];
     const LEVEL: Level = Level::Portable;
-    const TILE_ROWS: usize = 2;
+    const TILE_BLOCKS: usize = 2;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run(self)
+    }
 
     #[inline(always)]
     fn zero(self) -> Self::F16 {

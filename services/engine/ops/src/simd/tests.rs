@@ -10,6 +10,7 @@ enum Function {
     Exp,
     Sigmoid,
     Silu,
+    Reciprocal,
     Sum,
     MinMax,
 }
@@ -24,6 +25,7 @@ impl Kernel for Apply<Function> {
             Function::Exp => exp(simd, x),
             Function::Sigmoid => sigmoid(simd, x),
             Function::Silu => silu(simd, x),
+            Function::Reciprocal => simd.reciprocal(x),
             Function::Sum => simd.splat(simd.sum(x)),
             Function::MinMax => simd.max(simd.min(x, simd.splat(1.0)), simd.splat(-1.0)),
         };
@@ -60,6 +62,25 @@ fn functions_agree_with_f64_on_every_level() {
                         y[lane]
                     );
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn reciprocals_agree_with_division_on_every_level() {
+    for level in available() {
+        for exponent in -125..=125 {
+            let x: [f32; BLOCK] =
+                std::array::from_fn(|lane| (1.0 + lane as f32 / 17.0) * 2.0_f32.powi(exponent));
+            let y = level.dispatch(Apply(Function::Reciprocal, x));
+            for (x, y) in x.into_iter().zip(y) {
+                let error = f64::from(y) * f64::from(x) - 1.0;
+                assert!(
+                    error.abs() <= 1.2e-7,
+                    "{}: 1 / {x} is not {y}",
+                    level.name()
+                );
             }
         }
     }

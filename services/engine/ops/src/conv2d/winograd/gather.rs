@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::super::direct::{Operands, sum_partials};
 use super::super::epilogue::Finish;
-use super::super::kernels::{GatherTile, Tiles, gather};
+use super::super::kernels::{GatherTile, PANELS_MAX, Tiles, gather, tile_panels, tile_rows};
 use super::super::source::{Source, clear};
 use super::super::{Pass, Shape, Write};
 use super::transforms::{INPUT, OUTPUT, POINTS, Tile, input, kernel, output};
@@ -197,12 +197,15 @@ impl GatherChunks<'_> {
             (self.pass.target, 0, plan.panels()),
         ];
         let next = (chunk + 1 < self.chunks.end).then_some(chunk + 1);
-        let mut ahead = Ahead::new(plan, next, views, plan.panels() * POINTS);
-        for panel in 0..plan.panels() {
+        let steps = plan.panels().div_ceil(tile_panels::<S>(PANELS_MAX)) * POINTS;
+        let mut ahead = Ahead::new(plan, next, views, steps);
+        let mut panel = 0;
+        while panel < plan.panels() {
+            let panels = tile_panels::<S>(plan.panels() - panel);
             for point in 0..POINTS {
                 ahead.step(simd);
                 let row = (panel * POINTS + point) * channels;
-                for (tile, rows) in Tiles::new(tiles, S::TILE_ROWS) {
+                for (tile, rows) in Tiles::new(tiles, tile_rows::<S>(panels)) {
                     // SAFETY: as above; the packed weights have `channels` rows for each panel and point.
                     unsafe {
                         let tile = GatherTile {
@@ -212,17 +215,24 @@ impl GatherChunks<'_> {
                             segment_stride: 0,
                             len: channels,
                             weights: self.pass.packed.as_ptr().add(row * BLOCK),
+                            weights_panel: POINTS * channels * BLOCK,
                             target: products.add(point * panel_stride + tile * BLOCK),
                             target_stride: BLOCK,
+                            target_panel: POINTS * panel_stride,
                             accumulate: false,
                         };
-                        gather(simd, rows, &tile);
+                        gather(simd, rows, panels, &tile);
                     }
                 }
             }
-            self.write(simd, chunk, panel, products);
+            for index in 0..panels {
+                let products = products.wrapping_add(index * POINTS * panel_stride);
+                self.write(simd, chunk, panel + index, products);
+            }
+            panel += panels;
         }
     }
+
     /// Transforms a panel's products back and writes what lies inside of the image.
     #[inline(always)]
     fn write<S: Simd>(&self, simd: S, chunk: usize, panel: usize, products: *const f32) {

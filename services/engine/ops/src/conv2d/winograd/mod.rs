@@ -15,6 +15,7 @@ pub(super) use weights::run as backward_weights;
 
 use self::transforms::{INPUT, OUTPUT, POINTS, Tile};
 use super::geometry::Plane;
+use super::kernels::PANELS_MAX;
 use super::{Pass, Shape};
 use crate::simd::{BLOCK, Simd};
 use crate::view::RawView;
@@ -24,7 +25,7 @@ const SOURCE_FLOATS: usize = 56 * 1024;
 
 /// Floats of both transformed operands in backward-weights. They stream from a level 3 cache one point at a time;
 /// long chunks matter more, because each reads and writes all sums.
-const OPERANDS_FLOATS: usize = 200 * 1024;
+const OPERANDS_FLOATS: usize = 400 * 1024;
 
 /// The shortest and longest chunks; multiples of every tile height up to 6 or 12.
 const CHUNK_TILES_MIN: usize = 12;
@@ -34,9 +35,6 @@ const CHUNK_TILES_MAX: usize = 96;
 /// is cut into where it is large enough.
 const GROUP_LEN_MAX: usize = 8;
 const GROUPS: usize = 32;
-
-/// Fewer channels on either side leave more work to the transforms than the products save.
-const CHANNELS_MIN: usize = 32;
 
 /// The padding of the last tiles may make at most this many computed pixels for two pixels of output.
 const HALF_WASTE_MAX: usize = 3;
@@ -58,10 +56,7 @@ pub(super) fn is_possible(shape: &Shape) -> bool {
 /// Returns whether Winograd is the faster way for the shape.
 pub(super) fn is_faster(shape: &Shape) -> bool {
     let computed = shape.height.next_multiple_of(OUTPUT) * shape.width.next_multiple_of(OUTPUT);
-    let channels = shape.input.padded().min(shape.output.padded());
-    is_possible(shape)
-        && channels >= CHANNELS_MIN
-        && 2 * computed <= HALF_WASTE_MAX * shape.height * shape.width
+    is_possible(shape) && 2 * computed <= HALF_WASTE_MAX * shape.height * shape.width
 }
 
 /// How a pass is cut into chunks of tiles.
@@ -169,7 +164,7 @@ impl Plan {
     }
 
     fn gather_lane_len(&self) -> usize {
-        POINTS * (self.source_stride() + self.panel_stride())
+        POINTS * (self.source_stride() + PANELS_MAX * self.panel_stride())
     }
 
     fn weights_lane_len(&self) -> usize {

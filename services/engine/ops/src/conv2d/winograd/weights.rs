@@ -8,7 +8,7 @@
 use std::cell::Cell;
 
 use super::super::Shape;
-use super::super::kernels::{ScatterTile, Tiles, scatter};
+use super::super::kernels::{PANELS_MAX, ScatterTile, Tiles, scatter, tile_panels, tile_rows};
 use super::super::source::{Source, clear};
 use super::gather::transform_source;
 use super::transforms::{INPUT, OUTPUT, POINTS, Tile, gradient, kernel_gradient};
@@ -105,7 +105,8 @@ impl Kernel for ScatterTask<'_> {
                 (gradient, 0, panels),
             ];
             let next = (chunk + 1 < end).then_some(chunk + 1);
-            let ahead = Ahead::new(plan, next, views, panels * POINTS);
+            let steps = panels.div_ceil(tile_panels::<S>(PANELS_MAX)) * POINTS;
+            let ahead = Ahead::new(plan, next, views, steps);
             self.multiply(simd, tiles, panels, sums, ahead);
         }
     }
@@ -184,13 +185,15 @@ impl ScatterTask<'_> {
         let channels = plan.source.channels;
         let (source_stride, stride) = (plan.source_stride(), plan.panel_stride());
         for point in 0..POINTS {
-            for panel in 0..panels {
+            let mut panel = 0;
+            while panel < panels {
                 ahead.step(simd);
+                let together = tile_panels::<S>(panels - panel);
                 let gradient = self
                     .gradients()
                     .wrapping_add((panel * POINTS + point) * stride);
                 let row = (panel * POINTS + point) * channels;
-                for (channel, rows) in Tiles::new(channels, S::TILE_ROWS) {
+                for (channel, rows) in Tiles::new(channels, tile_rows::<S>(together)) {
                     // SAFETY: the lane's memory has just been written for these tiles; the sums are the task's.
                     unsafe {
                         let tile = ScatterTile {
@@ -199,13 +202,16 @@ impl ScatterTask<'_> {
                             source_row: 0,
                             gradient,
                             gradient_row: 0,
+                            gradient_panel: POINTS * stride,
                             pixel_rows: 1,
                             pixels: tiles,
                             target: sums.add((row + channel) * BLOCK),
+                            target_panel: POINTS * channels * BLOCK,
                         };
-                        scatter(simd, rows, &tile);
+                        scatter(simd, rows, together, &tile);
                     }
                 }
+                panel += together;
             }
         }
     }
