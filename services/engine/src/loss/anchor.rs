@@ -13,7 +13,7 @@ use super::segment::Prototypes;
 
 /// Where an anchor lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pub level: usize,
     /// Index within the level.
     pub cell: usize,
@@ -44,7 +44,7 @@ impl Place {
 
 /// The raw outputs of one branch for one image.
 #[derive(Clone, Copy)]
-pub(super) struct ImageHead<'a> {
+pub(crate) struct ImageHead<'a> {
     pub rules: &'a Rules,
     pub levels: &'a [HeadLevel<'a>],
     pub image: usize,

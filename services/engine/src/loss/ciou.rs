@@ -7,7 +7,7 @@ const ASPECT_SCALE: f64 = 4.0 * std::f64::consts::FRAC_1_PI * std::f64::consts::
 
 /// A box with what CIoU needs of it beside the corners, worked out once.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Shape {
+pub(crate) struct Shape {
     pub corners: [f64; 4],
     /// Width, and height plus epsilon.
     width: f64,

@@ -12,7 +12,7 @@ const _: () = assert!(BIN_COUNT == LANES, "one side fills the lanes exactly");
 const DISTANCE_MAXIMUM: f64 = BIN_COUNT as f64 - 1.0 - 0.01;
 
 /// The sides of one anchor's box: left, top, right, bottom, in cells.
-pub(super) enum Sides<'a> {
+pub(crate) enum Sides<'a> {
     Bins {
         logits: &'a [[f32; BIN_COUNT]],
         distributions: [Distribution; 4],
@@ -99,7 +99,7 @@ pub(super) fn slope_of_abs(x: f64) -> f64 {
 
 /// One side's distribution.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Distribution {
+pub(crate) struct Distribution {
     probabilities: Lanes,
     /// `ln Σ exp(logit)`.
     log_sum: f64,

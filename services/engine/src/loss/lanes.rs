@@ -146,7 +146,7 @@ fn positive_part(x: f32) -> f32 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Returns numbers in [-1, 1) that depend on the seed and the place only.

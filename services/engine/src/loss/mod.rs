@@ -22,6 +22,7 @@ mod rules;
 mod segment;
 mod targets;
 
+pub(crate) use anchor::{ImageHead, Place};
 pub use assign::Assignment;
 pub(crate) use assign::KEYPOINT_AREA_SHARE;
 pub use ciou::{ciou, ciou_with_gradient};
@@ -29,14 +30,19 @@ pub use distance::BIN_COUNT;
 pub use items::Items;
 pub(crate) use obb::probiou::Gaussian;
 pub use obb::probiou::probiou;
+pub(crate) use outline::Outline;
+pub(crate) use rules::Rules;
 pub use rules::{Gains, LossSettings, class_weights, keypoint_sigmas};
+pub(crate) use segment::{InstanceMap, MaskCounts, Prototypes};
 pub use targets::{InstanceMaps, Targets};
+
+#[cfg(test)]
+pub(crate) use lanes::tests::noise;
 
 use assign::Claims;
 use branch::{Branch, BranchGradients, BranchInput};
 use flow::Flow;
 use items::Terms;
-use rules::Rules;
 use segment::semantic::{SemanticMap, SemanticSums};
 
 use crate::models::{self, ModelSpec, Task};

@@ -6,14 +6,14 @@ use super::obb::probiou::Gaussian;
 
 /// A box in pixels.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Outline {
+pub(crate) enum Outline {
     Upright(Shape),
     Turned(Turned),
 }
 
 /// A turned box with what its overlap needs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turned {
+pub(crate) struct Turned {
     /// Centre x, centre y, width, height.
     pub bounds: [f64; 4],
     pub angle: f64,

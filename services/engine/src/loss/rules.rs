@@ -87,7 +87,7 @@ pub fn keypoint_sigmas(shape: KeypointShape) -> Vec<f64> {
 
 /// What is the same for every batch.
 #[derive(Debug, Clone)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     pub task: Task,
     pub family: Family,
     pub class_count: usize,
@@ -99,7 +99,7 @@ pub(super) struct Rules {
 
 /// The keypoints of every object.
 #[derive(Debug, Clone)]
-pub(super) struct KeypointRules {
+pub(crate) struct KeypointRules {
     pub shape: KeypointShape,
     /// `2 · (2 σ)²` of each: what a squared distance over the area is divided by.
     pub spreads: Vec<f64>,

@@ -5,6 +5,20 @@ pub(super) const RECALL_POINTS: usize = 101;
 /// Points of the confidence axis from 0 to 1.
 pub(super) const CONFIDENCE_POINTS: usize = 1000;
 
+/// How a class's curve becomes one number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Interpolation {
+    /// The area under the envelope by the trapezoid rule, a straight line between detections.
+    #[default]
+    Trapezoid,
+    /// As COCO's own tool: the mean over the recall axis of the envelope at the next detection, and of each class at
+    /// most [`COCO_DETECTIONS_MAX`] detections an image.
+    Coco,
+}
+
+/// The most detections of one class in one image that COCO's tool counts.
+pub(super) const COCO_DETECTIONS_MAX: usize = 100;
+
 /// Precision and recall after each detection of one class, by descending score.
 pub(super) struct Progress {
     precision: Vec<f64>,
@@ -46,6 +60,31 @@ impl Progress {
         (0..RECALL_POINTS)
             .map(|point| interpolate(point as f64 / 100.0, &recall, &precision))
             .collect()
+    }
+
+    /// Returns the average precision.
+    pub fn average_precision(&self, interpolation: Interpolation) -> f64 {
+        match interpolation {
+            Interpolation::Trapezoid => area_under(&self.envelope()),
+            Interpolation::Coco => self.mean_of_steps(),
+        }
+    }
+
+    /// Returns the mean over the recall axis of the best precision from the first detection of that recall on.
+    fn mean_of_steps(&self) -> f64 {
+        let mut envelope = self.precision.clone();
+        let mut best = 0.0f64;
+        for precision in envelope.iter_mut().rev() {
+            best = best.max(*precision);
+            *precision = best;
+        }
+        let step = 1.0 / (RECALL_POINTS - 1) as f64;
+        let at = |point: usize| {
+            let recall = point as f64 * step;
+            let first = self.recall.partition_point(|&reached| reached < recall);
+            envelope.get(first).copied().unwrap_or(0.0)
+        };
+        (0..RECALL_POINTS).map(at).sum::<f64>() / RECALL_POINTS as f64
     }
 
     /// Returns precision and recall of the detections above each point of the confidence axis; `scores` fall.
@@ -123,6 +162,18 @@ mod tests {
             area_under(&Progress::new([].into_iter(), 4).envelope()),
             0.0
         );
+    }
+
+    #[test]
+    fn coco_takes_the_precision_of_the_next_detection() {
+        let progress = Progress::new([true, false, true, true].into_iter(), 4);
+        // Recalls ¼, ¼, ½, ¾ at precisions 1, ½, ⅔, ¾; the envelope is 1, ¾, ¾, ¾.
+        let expected = (26.0 + 50.0 * 0.75) / 101.0;
+        assert!((progress.average_precision(Interpolation::Coco) - expected).abs() < 1e-12);
+        let perfect = Progress::new([true; 4].into_iter(), 4);
+        assert_eq!(perfect.average_precision(Interpolation::Coco), 1.0);
+        let none = Progress::new([].into_iter(), 4);
+        assert_eq!(none.average_precision(Interpolation::Coco), 0.0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which class is taken for which, and what is missed or seen where nothing is.
 
-use super::{Detection, Label, iou};
+use super::matching::{Scored, Truth};
 
 /// Scores must be above it to count.
 const CONFIDENCE: f32 = 0.25;
@@ -35,15 +35,26 @@ impl ConfusionMatrix {
         self.counts.chunks(self.class_count + 1)
     }
 
-    /// Counts the detections of one image, which must be sorted by descending score.
-    pub fn add(&mut self, detections: &[Detection], labels: &[Label]) {
+    /// Counts the detections of one image, which must be sorted by descending score; `overlap(label, detection)` is
+    /// asked about all.
+    pub fn add(
+        &mut self,
+        detections: &[Scored],
+        labels: &[Truth],
+        overlap: impl Fn(usize, usize) -> f64,
+    ) {
         let mut is_taken = vec![false; labels.len()];
-        for detection in detections.iter().filter(|d| d.score > CONFIDENCE) {
+        for (place, detection) in detections.iter().enumerate() {
+            if detection.score <= CONFIDENCE {
+                continue;
+            }
             let mut best = (None, IOU);
-            for (index, label) in labels.iter().enumerate() {
-                let overlap = iou(&label.bounds, &detection.bounds);
-                if !is_taken[index] && overlap > best.1 {
-                    best = (Some(index), overlap);
+            for index in 0..labels.len() {
+                if !is_taken[index] {
+                    let overlap = overlap(index, place);
+                    if overlap > best.1 {
+                        best = (Some(index), overlap);
+                    }
                 }
             }
             let truth = best.0.map(|index| {
@@ -55,6 +66,11 @@ impl ConfusionMatrix {
         for (label, _) in labels.iter().zip(is_taken).filter(|(_, taken)| !taken) {
             self.bump(None, Some(label.class));
         }
+    }
+
+    /// Counts one whole image of a class.
+    pub fn add_image(&mut self, predicted: u32, truth: u32) {
+        self.bump(Some(predicted), Some(truth));
     }
 
     fn bump(&mut self, predicted: Option<u32>, truth: Option<u32>) {

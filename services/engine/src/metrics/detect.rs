@@ -1,7 +1,11 @@
-//! The metrics of a detection model over a data set.
+//! How well objects are found over a data set: boxes, and in the same way masks, poses and turned boxes, which differ
+//! only in what an overlap is.
 
-use super::average_precision::{CONFIDENCE_POINTS, Progress, area_under, smooth};
-use super::{ConfusionMatrix, Detection, IOU_THRESHOLDS, Label, match_detections};
+use super::average_precision::{
+    COCO_DETECTIONS_MAX, CONFIDENCE_POINTS, Interpolation, Progress, smooth,
+};
+use super::matching::{SIZES, Scored, Truth, Verdict, is_in_range, judge};
+use super::{ConfusionMatrix, Detection, IOU_THRESHOLDS, Label, iou};
 
 /// The window that evens out F1 before its peak is looked for: a tenth of the confidence axis.
 const SMOOTHING_WIDTH: usize = CONFIDENCE_POINTS / 10 + 1;
@@ -9,9 +13,11 @@ const SMOOTHING_WIDTH: usize = CONFIDENCE_POINTS / 10 + 1;
 /// Gathers detections and labels image by image.
 #[derive(Debug, Clone)]
 pub struct DetectMetrics {
-    /// Score and hits of every detection, by class.
-    found: Vec<Vec<(f32, u16)>>,
-    label_counts: Vec<usize>,
+    interpolation: Interpolation,
+    /// Score and verdict of every detection, by class.
+    found: Vec<Vec<(f32, Verdict)>>,
+    /// Labels of each class, of all sizes and of each range.
+    label_counts: Vec<[usize; SIZES]>,
     /// Images that show each class.
     image_counts: Vec<usize>,
     confusion: ConfusionMatrix,
@@ -29,9 +35,21 @@ pub struct DetectReport {
     pub map50_95: f64,
     /// The confidence where F1 peaks.
     pub best_confidence: f64,
+    /// By the sizes of labels: small, medium and large.
+    #[serde(default)]
+    pub sizes: [SizeReport; SIZES - 1],
     pub classes: Vec<ClassReport>,
     pub curves: Curves,
     pub confusion: ConfusionMatrix,
+}
+
+/// How well objects of one range of sizes are found; bounds and rules are COCO's (32² and 96² pixels).
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct SizeReport {
+    pub label_count: usize,
+    /// Means over the classes that have labels of this size; zero where none has.
+    pub map50: f64,
+    pub map50_95: f64,
 }
 
 /// How well one class is detected.
@@ -93,39 +111,89 @@ impl DetectMetrics {
     /// Starts with no image.
     pub fn new(class_count: usize) -> Self {
         Self {
+            interpolation: Interpolation::default(),
             found: vec![Vec::new(); class_count],
-            label_counts: vec![0; class_count],
+            label_counts: vec![[0; SIZES]; class_count],
             image_counts: vec![0; class_count],
             confusion: ConfusionMatrix::new(class_count),
         }
     }
 
-    /// Adds one image; its detections must be sorted by descending score, as `nms` returns them.
+    /// Says how curves become numbers.
+    pub fn with_interpolation(self, interpolation: Interpolation) -> Self {
+        Self {
+            interpolation,
+            ..self
+        }
+    }
+
+    /// Adds one image of upright boxes; its detections must be sorted by descending score, as `nms` returns them.
     ///
     /// # Panics
     ///
     /// When a class is not below the class count.
     pub fn add(&mut self, detections: &[Detection], labels: &[Label]) {
+        let found: Vec<_> = detections.iter().map(Detection::scored).collect();
+        let truths: Vec<_> = labels.iter().map(Label::truth).collect();
+        let overlap = |label: usize, detection: usize| {
+            iou(&labels[label].bounds, &detections[detection].bounds)
+        };
+        self.add_by(&found, &truths, overlap);
+        self.confuse_by(&found, &truths, overlap);
+    }
+
+    /// Adds one image; its detections must be sorted by descending score, and `overlap(label, detection)` says how
+    /// well two of one class meet.
+    ///
+    /// # Panics
+    ///
+    /// When a class is not below the class count.
+    pub fn add_by(
+        &mut self,
+        detections: &[Scored],
+        labels: &[Truth],
+        overlap: impl Fn(usize, usize) -> f64,
+    ) {
         debug_assert!(detections.is_sorted_by(|a, b| a.score >= b.score));
-        let hits = match_detections(detections, labels);
-        for (detection, hits) in detections.iter().zip(hits) {
-            self.found[detection.class as usize].push((detection.score, hits));
+        let mut counts = vec![0usize; self.found.len()];
+        let verdicts = judge(detections, labels, overlap);
+        for (detection, verdict) in detections.iter().zip(verdicts) {
+            let class = detection.class as usize;
+            counts[class] += 1;
+            let is_beyond = counts[class] > COCO_DETECTIONS_MAX;
+            if self.interpolation != Interpolation::Coco || !is_beyond {
+                self.found[class].push((detection.score, verdict));
+            }
         }
         let mut classes: Vec<_> = labels.iter().map(|label| label.class as usize).collect();
-        for &class in &classes {
-            self.label_counts[class] += 1;
+        for label in labels {
+            for (size, count) in self.label_counts[label.class as usize]
+                .iter_mut()
+                .enumerate()
+            {
+                *count += usize::from(is_in_range(size, label.area));
+            }
         }
         classes.sort_unstable();
         classes.dedup();
         for class in classes {
             self.image_counts[class] += 1;
         }
-        self.confusion.add(detections, labels);
+    }
+
+    /// Counts the detections of one image in the confusion matrix; `overlap(label, detection)` is asked about all.
+    pub fn confuse_by(
+        &mut self,
+        detections: &[Scored],
+        labels: &[Truth],
+        overlap: impl Fn(usize, usize) -> f64,
+    ) {
+        self.confusion.add(detections, labels, overlap);
     }
 
     /// Works out the metrics of all images so far.
     pub fn report(&self) -> DetectReport {
-        let seen = (0..self.label_counts.len()).filter(|&class| self.label_counts[class] > 0);
+        let seen = (0..self.found.len()).filter(|&class| self.label_counts[class][0] > 0);
         let (mut classes, curves): (Vec<_>, Vec<_>) =
             seen.map(|class| self.class_report(class)).unzip();
         let average = |curve: fn(&ClassCurves) -> &[f64]| -> Vec<f64> {
@@ -151,21 +219,58 @@ impl DetectMetrics {
             map50: mean(classes.iter().map(ClassReport::ap50)),
             map50_95: mean(classes.iter().map(ClassReport::ap50_95)),
             best_confidence: peak as f64 / (CONFIDENCE_POINTS - 1) as f64,
+            sizes: std::array::from_fn(|range| self.size_report(range + 1)),
             classes,
             curves,
             confusion: self.confusion.clone(),
         }
     }
 
-    /// Works out one class; where F1 peaks is not known yet.
-    fn class_report(&self, class: usize) -> (ClassReport, ClassCurves) {
+    /// Works out one range of sizes.
+    fn size_report(&self, size: usize) -> SizeReport {
+        let classes = 0..self.found.len();
+        let seen: Vec<_> = classes
+            .filter(|&class| self.label_counts[class][size] > 0)
+            .collect();
+        let precisions = |bit: usize| {
+            mean(seen.iter().map(|&class| {
+                let found = self.sorted(class);
+                self.progress(&found, class, size, bit)
+                    .average_precision(self.interpolation)
+            }))
+        };
+        SizeReport {
+            label_count: self.label_counts.iter().map(|counts| counts[size]).sum(),
+            map50: precisions(0),
+            map50_95: mean((0..IOU_THRESHOLDS.len()).map(precisions)),
+        }
+    }
+
+    /// Returns a class's detections by descending score; of equal scores the first added comes first.
+    fn sorted(&self, class: usize) -> Vec<(f32, Verdict)> {
         let mut found = self.found[class].clone();
         found.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let label_count = self.label_counts[class];
-        let progress = |bit: usize| {
-            let hits = found.iter().map(|(_, hits)| hits >> bit & 1 == 1);
-            Progress::new(hits, label_count)
-        };
+        found
+    }
+
+    fn progress(
+        &self,
+        found: &[(f32, Verdict)],
+        class: usize,
+        size: usize,
+        bit: usize,
+    ) -> Progress {
+        let counted = found
+            .iter()
+            .filter(|(_, verdict)| verdict.ignored[size] >> bit & 1 == 0);
+        let hits = counted.map(|(_, verdict)| verdict.hits[size] >> bit & 1 == 1);
+        Progress::new(hits, self.label_counts[class][size])
+    }
+
+    /// Works out one class; where F1 peaks is not known yet.
+    fn class_report(&self, class: usize) -> (ClassReport, ClassCurves) {
+        let found = self.sorted(class);
+        let progress = |bit: usize| self.progress(&found, class, 0, bit);
         let at_half = progress(0);
         let envelope = at_half.envelope();
         let scores: Vec<f32> = found.iter().map(|(score, _)| *score).collect();
@@ -175,13 +280,12 @@ impl DetectMetrics {
         let report = ClassReport {
             class: class as u32,
             image_count: self.image_counts[class],
-            label_count,
+            label_count: self.label_counts[class][0],
             precision: 0.0,
             recall: 0.0,
             f1: 0.0,
-            average_precision: std::array::from_fn(|bit| match bit {
-                0 => area_under(&envelope),
-                _ => area_under(&progress(bit).envelope()),
+            average_precision: std::array::from_fn(|bit| {
+                progress(bit).average_precision(self.interpolation)
             }),
         };
         let curves = ClassCurves {

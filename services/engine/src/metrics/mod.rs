@@ -1,20 +1,29 @@
 //! From raw predictions to numbers people compare: suppression of doubles, matching with the labels, average
 //! precision, curves and the confusion matrix.
 //!
-//! Boxes are `x1, y1, x2, y2` in the pixels of the network's input.
+//! Boxes are `x1, y1, x2, y2` in the pixels of the network's input, turned ones centre, size and angle.
 
 mod average_precision;
+mod candidates;
+mod classify;
 mod confusion;
 mod detect;
+mod detector;
 mod matching;
 mod nms;
+mod overlaps;
 #[cfg(test)]
 mod tests;
 
+pub use average_precision::Interpolation;
+pub use classify::{ClassAccuracy, ClassifyMetrics, ClassifyReport};
 pub use confusion::ConfusionMatrix;
-pub use detect::{ClassCurves, ClassReport, Curves, DetectMetrics, DetectReport};
-pub use matching::{IOU_THRESHOLDS, match_detections};
+pub use detect::{ClassCurves, ClassReport, Curves, DetectMetrics, DetectReport, SizeReport};
+pub use detector::Detector;
+pub use matching::{IOU_THRESHOLDS, SIZE_BOUNDS, Scored, Truth};
 pub use nms::{NmsOptions, nms};
+pub(crate) use overlaps::MaskTruths;
+pub use overlaps::keypoint_similarity;
 
 /// One object a model found.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -26,11 +35,54 @@ pub struct Detection {
     pub index: u32,
 }
 
+/// One turned object a model found.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct TurnedDetection {
+    /// Centre x, centre y, width, height, and the angle in radians.
+    pub bounds: [f32; 5],
+    pub score: f32,
+    pub class: u32,
+    /// The anchor it came from.
+    pub index: u32,
+}
+
 /// One object that is there.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Label {
     pub bounds: [f32; 4],
     pub class: u32,
+}
+
+impl Detection {
+    /// Returns what counting needs of it.
+    pub fn scored(&self) -> Scored {
+        Scored {
+            score: self.score,
+            class: self.class,
+            area: area(&self.bounds),
+        }
+    }
+}
+
+impl TurnedDetection {
+    /// Returns what counting needs of it.
+    pub fn scored(&self) -> Scored {
+        Scored {
+            score: self.score,
+            class: self.class,
+            area: f64::from(self.bounds[2]) * f64::from(self.bounds[3]),
+        }
+    }
+}
+
+impl Label {
+    /// Returns what counting needs of it.
+    pub fn truth(&self) -> Truth {
+        Truth {
+            class: self.class,
+            area: area(&self.bounds),
+        }
+    }
 }
 
 /// Returns the area shared by two boxes.
@@ -45,7 +97,7 @@ fn area(a: &[f32; 4]) -> f64 {
 }
 
 /// Returns the overlap of two boxes as matching measures it, zero for boxes without area.
-fn iou(a: &[f32; 4], b: &[f32; 4]) -> f64 {
+pub(crate) fn iou(a: &[f32; 4], b: &[f32; 4]) -> f64 {
     const EPSILON: f64 = 1e-7;
     let shared = intersection(a, b);
     shared / (area(a) + area(b) - shared + EPSILON)

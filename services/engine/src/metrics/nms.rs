@@ -1,13 +1,13 @@
 //! Non-maximum suppression: of several boxes on one object keeps the surest.
 
-use super::Detection;
+use super::candidates::{Candidate, Candidates};
+use super::{Detection, TurnedDetection};
+use crate::loss::Gaussian;
 
 /// The most candidates that are looked at, by descending score.
 const CANDIDATE_COUNT_MAX: usize = 30_000;
 /// Candidates put in order at first; most images are done within them.
 const FIRST_BLOCK: usize = 1024;
-/// Scores that are tested for a candidate at once.
-const LANES: usize = 16;
 
 /// What is kept and what is suppressed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,6 +44,14 @@ impl NmsOptions {
             ..Self::validation()
         }
     }
+
+    /// Returns the number of groups within which boxes suppress each other, and which one a class is in.
+    fn groups(&self, class_count: usize) -> (usize, impl Fn(usize) -> usize + use<>) {
+        let is_class_agnostic = self.is_class_agnostic;
+        let count = if is_class_agnostic { 1 } else { class_count };
+        let group_of = move |class| if is_class_agnostic { 0 } else { class };
+        (count, group_of)
+    }
 }
 
 /// Returns the detections of one image by descending score.
@@ -56,20 +64,122 @@ impl NmsOptions {
 /// When `rows` does not hold whole rows.
 pub fn nms(rows: &[f32], class_count: usize, options: &NmsOptions) -> Vec<Detection> {
     let width = 4 + class_count;
-    assert_eq!(rows.len() % width, 0, "invariant: whole rows of {width}");
-    let mut candidates = candidates(rows, class_count, options);
-    if candidates.len() > CANDIDATE_COUNT_MAX {
-        candidates.select_nth_unstable(CANDIDATE_COUNT_MAX);
-        candidates.truncate(CANDIDATE_COUNT_MAX);
-    }
-    let group_count = if options.is_class_agnostic {
-        1
-    } else {
-        class_count
-    };
+    let candidates = Candidates::of_rows(rows, class_count, options);
+    suppress(candidates, options, |index| {
+        let [x, y, width, height] = rows[index * width..]
+            .first_chunk()
+            .copied()
+            .expect("invariant: a candidate has a row");
+        let (half_width, half_height) = (width / 2.0, height / 2.0);
+        [
+            x - half_width,
+            y - half_height,
+            x + half_width,
+            y + half_height,
+        ]
+    })
+}
+
+/// Keeps the surest of overlapping candidates; `corners` gives the box of an anchor.
+pub(super) fn suppress(
+    candidates: Candidates,
+    options: &NmsOptions,
+    corners: impl Fn(usize) -> [f32; 4],
+) -> Vec<Detection> {
+    let class_count = candidates.class_count;
+    let (group_count, group_of) = options.groups(class_count);
     let mut groups: Vec<Vec<Bounds>> = vec![Vec::new(); group_count];
     let mut kept = Vec::new();
-    let mut rest = &mut candidates[..];
+    by_score(candidates, |candidate| {
+        if kept.len() == options.detection_count_max {
+            return false;
+        }
+        let (index, class) = candidate.place(class_count);
+        let bounds = Bounds::new(corners(index));
+        let group = &mut groups[group_of(class)];
+        if !group
+            .iter()
+            .any(|surer| bounds.overlaps(surer, options.iou))
+        {
+            group.push(bounds);
+            kept.push(Detection {
+                bounds: bounds.corners,
+                score: candidate.score(),
+                class: class as u32,
+                index: index as u32,
+            });
+        }
+        true
+    });
+    kept
+}
+
+/// Keeps the turned candidates that no surer one overlaps, be that one kept or not; `bounds` gives centre, size and
+/// angle of an anchor.
+pub(super) fn suppress_turned(
+    candidates: Candidates,
+    options: &NmsOptions,
+    bounds: impl Fn(usize) -> [f64; 5],
+) -> Vec<TurnedDetection> {
+    let class_count = candidates.class_count;
+    let (group_count, group_of) = options.groups(class_count);
+    let limit = Reach::new(f64::from(options.iou));
+    let mut groups: Vec<Vec<Gaussian>> = vec![Vec::new(); group_count];
+    let mut kept = Vec::new();
+    by_score(candidates, |candidate| {
+        if kept.len() == options.detection_count_max {
+            return false;
+        }
+        let (index, class) = candidate.place(class_count);
+        let bounds = bounds(index);
+        let gaussian = Gaussian::new(bounds, 0.0);
+        let group = &mut groups[group_of(class)];
+        if !group.iter().any(|surer| limit.overlaps(surer, &gaussian)) {
+            kept.push(TurnedDetection {
+                bounds: bounds.map(|number| number as f32),
+                score: candidate.score(),
+                class: class as u32,
+                index: index as u32,
+            });
+        }
+        group.push(gaussian);
+        true
+    });
+    kept
+}
+
+/// A threshold on the probIoU, with how near two boxes must be to pass it.
+struct Reach {
+    threshold: f64,
+    /// The squared distance of the centres over the sum of all variances.
+    distance: f64,
+}
+
+impl Reach {
+    fn new(threshold: f64) -> Self {
+        // probIoU = 1 − √(1 − e^−d) with d at least a quarter of that distance; a little more, for rounding.
+        let gap = (1.0 - threshold).clamp(0.0, 1.0);
+        Self {
+            threshold,
+            distance: -4.0 * (1.0 - gap * gap).ln() * 1.01 + 1e-6,
+        }
+    }
+
+    fn overlaps(&self, one: &Gaussian, other: &Gaussian) -> bool {
+        one.squared_distance(other) <= self.distance * one.variances(other)
+            && one.overlap(other) > self.threshold
+    }
+}
+
+/// Calls `take` with the candidates by descending score until it returns false. They are put in order block by
+/// block, for most are never looked at.
+fn by_score(candidates: Candidates, mut take: impl FnMut(Candidate) -> bool) {
+    let mut list = candidates.list;
+    if list.len() > CANDIDATE_COUNT_MAX {
+        list.select_nth_unstable(CANDIDATE_COUNT_MAX);
+        list.truncate(CANDIDATE_COUNT_MAX);
+    }
+    let mut rest = &mut list[..];
     let mut block = FIRST_BLOCK;
     while !rest.is_empty() {
         let count = block.min(rest.len());
@@ -78,93 +188,14 @@ pub fn nms(rows: &[f32], class_count: usize, options: &NmsOptions) -> Vec<Detect
         }
         let (now, later) = rest.split_at_mut(count);
         now.sort_unstable();
-        for candidate in now {
-            if kept.len() == options.detection_count_max {
-                return kept;
+        for &mut candidate in now {
+            if !take(candidate) {
+                return;
             }
-            let (index, class) = candidate.place(class_count);
-            let row = &rows[index * width..][..width];
-            let bounds = Bounds::of_row(row);
-            let group = &mut groups[if options.is_class_agnostic { 0 } else { class }];
-            if group
-                .iter()
-                .any(|surer| bounds.overlaps(surer, options.iou))
-            {
-                continue;
-            }
-            group.push(bounds);
-            kept.push(Detection {
-                bounds: bounds.corners,
-                score: row[4 + class],
-                class: class as u32,
-                index: index as u32,
-            });
         }
         rest = later;
         block *= 2;
     }
-    kept
-}
-
-/// A score and where it stands, in one number that sorts by descending score, then by place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate(u64);
-
-impl Candidate {
-    /// `score` must not be negative; then its bits are in the order of its values.
-    fn new(score: f32, index: usize, class: usize, class_count: usize) -> Self {
-        let place = (index * class_count + class) as u64;
-        Self(u64::from(!score.to_bits()) << 32 | place)
-    }
-
-    /// Returns the anchor and the class.
-    fn place(self, class_count: usize) -> (usize, usize) {
-        let place = (self.0 & u64::from(u32::MAX)) as usize;
-        (place / class_count, place % class_count)
-    }
-}
-
-fn candidates(rows: &[f32], class_count: usize, options: &NmsOptions) -> Vec<Candidate> {
-    let confidence = options.confidence.max(0.0);
-    let mut candidates = Vec::new();
-    for (index, row) in rows.chunks_exact(4 + class_count).enumerate() {
-        let scores = &row[4..];
-        if !has_above(scores, confidence) {
-            continue;
-        }
-        let mut push = |class: usize| {
-            candidates.push(Candidate::new(scores[class], index, class, class_count));
-        };
-        if options.is_multi_label {
-            for (class, &score) in scores.iter().enumerate() {
-                if score > confidence {
-                    push(class);
-                }
-            }
-        } else {
-            let best = (1..class_count).fold(0, |best, class| {
-                if scores[class] > scores[best] || scores[best].is_nan() {
-                    class
-                } else {
-                    best
-                }
-            });
-            push(best);
-        }
-    }
-    candidates
-}
-
-/// Returns whether any score is above the threshold; nearly always none is, so this is what takes the time.
-fn has_above(scores: &[f32], threshold: f32) -> bool {
-    let (blocks, rest) = scores.as_chunks::<LANES>();
-    let mut largest = [f32::MIN; LANES];
-    for block in blocks {
-        for (largest, &score) in largest.iter_mut().zip(block) {
-            *largest = if score > *largest { score } else { *largest };
-        }
-    }
-    largest.iter().chain(rest).any(|&score| score > threshold)
 }
 
 /// A box with its area.
@@ -175,14 +206,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn of_row(row: &[f32]) -> Self {
-        let (half_width, half_height) = (row[2] / 2.0, row[3] / 2.0);
-        let corners = [
-            row[0] - half_width,
-            row[1] - half_height,
-            row[0] + half_width,
-            row[1] + half_height,
-        ];
+    fn new(corners: [f32; 4]) -> Self {
         Self {
             corners,
             area: (corners[2] - corners[0]) * (corners[3] - corners[1]),

@@ -5,10 +5,25 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use crate::clock::Stopwatch;
-use crate::loss::{ciou, ciou_with_gradient};
+use crate::loss::{ciou, ciou_with_gradient, probiou};
+use crate::models::{Family, ModelSpec, Scale, Task};
+use crate::network::{HeadLevel, Outputs};
 use crate::optim::{Ema, OptimizerSettings, Schedule};
 
+use super::candidates::Candidates;
+use super::matching::judge;
+use super::nms::suppress_turned;
 use super::*;
+
+/// Returns the thresholds at which each detection takes a label.
+fn match_detections(detections: &[Detection], labels: &[Label]) -> Vec<u16> {
+    let found: Vec<_> = detections.iter().map(Detection::scored).collect();
+    let truths: Vec<_> = labels.iter().map(Label::truth).collect();
+    let overlap =
+        |label: usize, found: usize| iou(&labels[label].bounds, &detections[found].bounds);
+    let verdicts = judge(&found, &truths, overlap).into_iter();
+    verdicts.map(|verdict| verdict.hits[0]).collect()
+}
 
 /// Returns the recorded numbers of another implementation, or `None` where they are not at hand.
 fn recorded() -> Option<Value> {
@@ -157,6 +172,26 @@ fn ciou_and_its_gradient_are_as_recorded() {
 }
 
 #[test]
+fn probiou_is_as_recorded() {
+    let Some(recorded) = recorded() else { return };
+    let boxes = &recorded["ciou"];
+    let recorded = &recorded["probiou"];
+    let turned = |key: &str, angles: &str| {
+        let pairs = rows(&boxes[key])
+            .into_iter()
+            .zip(numbers(&recorded[angles]));
+        let five = pairs.map(|(b, angle)| [b[0], b[1], b[2], b[3], angle]);
+        five.collect::<Vec<[f64; 5]>>()
+    };
+    let firsts = turned("pred_xywh", "angles_a");
+    let seconds = turned("target_xywh", "angles_b");
+    for ((first, second), expected) in firsts.iter().zip(seconds).zip(numbers(&recorded["value"])) {
+        let value = probiou(*first, second);
+        assert!((value - expected).abs() < 1e-8, "{value} and {expected}");
+    }
+}
+
+#[test]
 fn learning_rate_factors_and_the_averages_decay_are_as_recorded() {
     let Some(recorded) = recorded() else { return };
     let mut schedule = Schedule::new(&OptimizerSettings::sgd(), 10, 1, 64);
@@ -276,6 +311,237 @@ proptest::proptest! {
     }
 }
 
+/// Turned suppression by its definition: a box dies by any surer one, dead or alive.
+fn turned_by_definition(
+    rows: &[f32],
+    class_count: usize,
+    options: &NmsOptions,
+    bounds: impl Fn(usize) -> [f64; 5],
+) -> Vec<(u32, u32)> {
+    let mut all = Vec::new();
+    for (index, row) in rows.chunks(4 + class_count).enumerate() {
+        for (class, &score) in row[4..].iter().enumerate() {
+            if score > options.confidence {
+                all.push((score, index, class));
+            }
+        }
+    }
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let is_alive = |place: usize| {
+        let (_, index, class) = all[place];
+        all[..place].iter().all(|&(_, surer, other)| {
+            let meets = options.is_class_agnostic || class == other;
+            !meets || probiou(bounds(surer), bounds(index)) <= f64::from(options.iou)
+        })
+    };
+    let alive = (0..all.len()).filter(|&place| is_alive(place));
+    let places = alive.map(|place| (all[place].1 as u32, all[place].2 as u32));
+    places.take(options.detection_count_max).collect()
+}
+
+proptest::proptest! {
+    #[test]
+    fn turned_suppression_agrees_with_its_definition(
+        seed in 0u64..u64::MAX,
+        anchors in 0usize..200,
+        class_count in 1usize..4,
+        is_class_agnostic: bool,
+        detection_count_max in 1usize..200,
+        iou in 0.05f32..0.95,
+    ) {
+        let rows = made_up_rows(seed, anchors, class_count, 1 << 20);
+        let options = NmsOptions {
+            confidence: 0.1,
+            iou,
+            detection_count_max,
+            is_multi_label: true,
+            is_class_agnostic,
+        };
+        let bounds = |index: usize| {
+            let row = &rows[index * (4 + class_count)..];
+            let [x, y, w, h] = [0, 1, 2, 3].map(|k| f64::from(row[k]));
+            [x / 4.0, y / 4.0, w, h, (index % 13) as f64 * 0.25]
+        };
+        let candidates = Candidates::of_rows(&rows, class_count, &options);
+        let found = suppress_turned(candidates, &options, bounds);
+        let found: Vec<_> = found.iter().map(|d| (d.index, d.class)).collect();
+        let expected = turned_by_definition(&rows, class_count, &options, bounds);
+        proptest::prop_assert_eq!(found, expected);
+    }
+}
+
+/// The logits of made-up scores on three levels, and heads over them whose boxes are what `nms` would read.
+struct Levels {
+    scores: Vec<Vec<f32>>,
+    boxes: Vec<Vec<f32>>,
+}
+
+const LEVELS: [(usize, usize); 3] = [(8, 12), (16, 6), (32, 3)];
+
+impl Levels {
+    fn new(rows: &[f32], class_count: usize) -> Self {
+        let score_stride = class_count.next_multiple_of(16);
+        let (mut scores, mut boxes) = (Vec::new(), Vec::new());
+        let mut rows = rows.chunks(4 + class_count);
+        for (_, side) in LEVELS {
+            let (mut level_scores, mut level_boxes) = (Vec::new(), Vec::new());
+            for _ in 0..side * side {
+                let row = rows.next().unwrap();
+                let logits = row[4..].iter().map(|p| (p / (1.0 - p)).ln());
+                level_scores.extend(logits);
+                level_scores.resize(level_scores.len().next_multiple_of(score_stride), 99.0);
+                level_boxes.extend([row[2] / 64.0, row[3] / 64.0, row[3] / 32.0, row[2] / 32.0]);
+            }
+            scores.push(level_scores);
+            boxes.push(level_boxes);
+        }
+        Self { scores, boxes }
+    }
+
+    fn outputs(&self, class_count: usize) -> Outputs<'_> {
+        let level = |index: usize| {
+            let (stride, side) = LEVELS[index];
+            HeadLevel {
+                stride,
+                height: side,
+                width: side,
+                boxes: &self.boxes[index],
+                box_stride: 4,
+                scores: &self.scores[index],
+                score_stride: class_count.next_multiple_of(16),
+                ..HeadLevel::default()
+            }
+        };
+        Outputs {
+            branches: vec![(0..LEVELS.len()).map(level).collect()],
+            ..Outputs::default()
+        }
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn what_is_read_from_logits_is_what_decoded_rows_give(
+        seed in 0u64..u64::MAX,
+        class_count in 1usize..20,
+        is_multi_label: bool,
+    ) {
+        let anchors = LEVELS.iter().map(|(_, side)| side * side).sum();
+        let mut rows = made_up_rows(seed, anchors, class_count, 1 << 16);
+        let levels = Levels::new(&rows, class_count);
+        // Turn the distances that the head holds into the centres and sizes of rows.
+        let mut row = rows.chunks_mut(4 + class_count);
+        for ((stride, side), boxes) in LEVELS.into_iter().zip(&levels.boxes) {
+            for (cell, sides) in boxes.chunks(4).enumerate() {
+                let row = row.next().unwrap();
+                let (x, y) = ((cell % side) as f32 + 0.5, (cell / side) as f32 + 0.5);
+                row[0] = (x + (sides[2] - sides[0]) / 2.0) * stride as f32;
+                row[1] = (y + (sides[3] - sides[1]) / 2.0) * stride as f32;
+                row[2] = (sides[0] + sides[2]) * stride as f32;
+                row[3] = (sides[1] + sides[3]) * stride as f32;
+            }
+        }
+        let options = NmsOptions {
+            confidence: 0.1,
+            is_multi_label,
+            ..NmsOptions::validation()
+        };
+        let spec = ModelSpec {
+            family: Family::Yolo26,
+            scale: Scale::N,
+            task: Task::Detect,
+            class_count,
+            keypoints: None,
+        };
+        let found = Detector::new(&spec, options).upright(&levels.outputs(class_count), 0);
+        let expected = nms(&rows, class_count, &options);
+        let places = |list: &[Detection]| -> Vec<_> {
+            let mut places: Vec<_> = list.iter().map(|d| (d.index, d.class)).collect();
+            places.sort_unstable();
+            places
+        };
+        proptest::prop_assert_eq!(places(&found), places(&expected));
+        for found in &found {
+            let same = expected.iter().find(|d| (d.index, d.class) == (found.index, found.class));
+            let same = same.unwrap();
+            proptest::prop_assert!((found.score - same.score).abs() < 1e-5);
+            for (a, b) in found.bounds.iter().zip(same.bounds) {
+                proptest::prop_assert!((a - b).abs() < 1e-3);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_to_one_takes_the_best_anchors_and_then_the_best_of_their_classes() {
+    let class_count = 3;
+    let anchors = LEVELS.iter().map(|(_, side)| side * side).sum();
+    let rows = made_up_rows(6, anchors, class_count, 1 << 16);
+    let levels = Levels::new(&rows, class_count);
+    let options = NmsOptions {
+        confidence: 0.3,
+        detection_count_max: 20,
+        ..NmsOptions::prediction()
+    };
+    let spec = ModelSpec {
+        family: Family::Yolo26,
+        scale: Scale::N,
+        task: Task::Detect,
+        class_count,
+        keypoints: None,
+    };
+    let found = Detector::one_to_one(&spec, options).upright(&levels.outputs(class_count), 0);
+    let row = |index: usize| &rows[index * 7 + 4..][..3];
+    let best = |index: usize| row(index).iter().fold(0.0, |a: f32, b| a.max(*b));
+    let mut order: Vec<usize> = (0..anchors).collect();
+    order.sort_by(|&a, &b| best(b).total_cmp(&best(a)));
+    let mut pairs: Vec<(f32, usize, usize)> = order[..20]
+        .iter()
+        .flat_map(|&index| (0..3).map(move |class| (index, class)))
+        .map(|(index, class)| (row(index)[class], index, class))
+        .collect();
+    pairs.sort_by(|a, b| b.0.total_cmp(&a.0));
+    pairs.truncate(20);
+    let found: Vec<_> = found
+        .iter()
+        .map(|d| (d.index as usize, d.class as usize))
+        .collect();
+    let expected: Vec<_> = pairs
+        .iter()
+        .map(|&(_, index, class)| (index, class))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn objects_of_a_size_are_judged_among_their_like() {
+    let at = |x: f32, side: f32| [x, 0.0, x + side, side];
+    let label = |x: f32, side: f32| Label {
+        bounds: at(x, side),
+        class: 0,
+    };
+    let mut metrics = DetectMetrics::new(1).with_interpolation(Interpolation::Coco);
+    metrics.add(
+        &[
+            // Takes the large label: neither right nor wrong among the small ones.
+            detection(at(0.0, 100.0), 0.9, 0),
+            // Takes nothing and is large itself.
+            detection(at(600.0, 100.0), 0.8, 0),
+            // Takes the small label, after a small one that takes nothing.
+            detection(at(900.0, 10.0), 0.7, 0),
+            detection(at(300.0, 20.0), 0.6, 0),
+        ],
+        &[label(0.0, 100.0), label(300.0, 20.0), label(400.0, 50.0)],
+    );
+    let [small, medium, large] = metrics.report().sizes;
+    let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-12, "{found}");
+    assert_eq!([small, medium, large].map(|size| size.label_count), [1; 3]);
+    close(small.map50, 0.5);
+    close(medium.map50, 0.0);
+    close(large.map50, 1.0);
+    close(large.map50_95, 1.0);
+}
+
 #[test]
 fn more_candidates_than_the_limit_are_cut_by_score() {
     let rows = made_up_rows(3, 8400, 20, 1 << 20);
@@ -326,16 +592,19 @@ fn the_confusion_matrix_counts_hits_mistakes_misses_and_ghosts() {
         class,
     };
     let at = |x: f32, score, class| detection([x, 0.0, x + 10.0, 10.0], score, class);
+    let detections = [
+        at(0.0, 0.9, 0),
+        at(101.0, 0.8, 0),
+        at(300.0, 0.7, 1),
+        at(0.0, 0.6, 0),
+        at(200.0, 0.2, 1),
+    ];
+    let labels = [label(0.0, 0), label(100.0, 1), label(200.0, 1)];
     let mut matrix = ConfusionMatrix::new(2);
     matrix.add(
-        &[
-            at(0.0, 0.9, 0),
-            at(101.0, 0.8, 0),
-            at(300.0, 0.7, 1),
-            at(0.0, 0.6, 0),
-            at(200.0, 0.2, 1),
-        ],
-        &[label(0.0, 0), label(100.0, 1), label(200.0, 1)],
+        &detections.map(|found| found.scored()),
+        &labels.map(|label| label.truth()),
+        |label, found| iou(&labels[label].bounds, &detections[found].bounds),
     );
     let rows: Vec<_> = matrix.rows().map(<[u64]>::to_vec).collect();
     // Rows: said 0, said 1, said nothing. Columns: is 0, is 1, is nothing.
@@ -400,6 +669,52 @@ fn how_long_suppression_takes() {
             println!(
                 "{name}, 80 classes, {kind}: {time:.2} ms, {above} scores above, {count:?} kept"
             );
+        }
+    }
+}
+
+#[test]
+#[ignore = "a measurement: run it alone, with --nocapture"]
+fn how_long_detections_take_from_logits() {
+    const SIDES: [(usize, usize); 3] = [(8, 80), (16, 40), (32, 20)];
+    const CLASSES: usize = 80;
+    let spec = ModelSpec::parse("yolo11n", CLASSES).unwrap();
+    for (name, above) in [("few above", 14.0), ("many above", 9.0)] {
+        let noise = crate::loss::noise;
+        let scores = SIDES.map(|(_, side)| {
+            let values = (0..side * side * CLASSES).map(|i| {
+                let x = noise(1, i);
+                x.powi(9) * 8.0 - above + 6.0
+            });
+            values.collect::<Vec<f32>>()
+        });
+        let boxes = SIDES.map(|(_, side)| {
+            let values = (0..side * side * 64).map(|i| 3.0 * noise(2, i));
+            values.collect::<Vec<f32>>()
+        });
+        let level = |k: usize| HeadLevel {
+            stride: SIDES[k].0,
+            height: SIDES[k].1,
+            width: SIDES[k].1,
+            boxes: &boxes[k],
+            box_stride: 64,
+            scores: &scores[k],
+            score_stride: CLASSES,
+            ..HeadLevel::default()
+        };
+        let outputs = Outputs {
+            branches: vec![(0..3).map(level).collect()],
+            ..Outputs::default()
+        };
+        for (kind, options) in [
+            ("val", NmsOptions::validation()),
+            ("predict", NmsOptions::prediction()),
+        ] {
+            let detector = Detector::new(&spec, options);
+            let watch = Stopwatch::start();
+            let count = (0..20).map(|_| detector.upright(&outputs, 0).len()).max();
+            let time = watch.elapsed().as_secs_f64() / 20.0 * 1e3;
+            println!("640 px, 80 classes, {name}, {kind}: {time:.2} ms, {count:?} kept");
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::super::anchor::{ImageHead, Place};
 use super::super::outline::Outline;
 use super::super::rules::{KeypointRules, Rules};
-use super::super::segment::{InstanceMap, MaskOverlap};
+use super::super::segment::{InstanceMap, MaskCounts};
 use super::super::targets::Targets;
 use super::GroundTruth;
 use super::candidates::{Candidate, put_best_first};
@@ -132,14 +132,16 @@ impl<'a> Masks<'a> {
         else {
             return 0.0;
         };
-        MaskOverlap {
+        let mut shared = vec![0; usize::from(self.instance) + 1];
+        let area = MaskCounts {
             prototypes,
             coefficients: self.head.extra(place, MASK_CHANNELS),
             instances,
-            instance: self.instance,
-            true_area: self.true_area,
             window: prototypes.window(shape.corners, self.image_size),
+            shared: &mut shared,
         }
-        .compute()
+        .count();
+        let shared = shared[usize::from(self.instance)];
+        shared as f64 / (self.true_area + area - shared).max(1) as f64
     }
 }

@@ -7,7 +7,7 @@ const EPSILON: f64 = 1e-7;
 /// The Bhattacharyya distance beyond which boxes are as good as infinitely far apart.
 const DISTANCE_MAXIMUM: f64 = 100.0;
 /// Added to both variances where the loss follows the gradient: a box without width still has one.
-pub const LOSS_VARIANCE_FLOOR: f64 = 0.01;
+const LOSS_VARIANCE_FLOOR: f64 = 0.01;
 
 /// A rotated box as a Gaussian: its centre and its covariance `[[a, c], [c, b]]`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,6 +58,17 @@ impl Gaussian {
     /// Returns the overlap with another box. Rounding may take it below zero by a ten-millionth.
     pub fn overlap(&self, other: &Self) -> f64 {
         Parts::new(self, other).value()
+    }
+
+    /// Returns the squared distance to another box's centre.
+    pub fn squared_distance(&self, other: &Self) -> f64 {
+        let [dx, dy] = [0, 1].map(|axis| self.centre[axis] - other.centre[axis]);
+        dx * dx + dy * dy
+    }
+
+    /// Returns the sum of all variances of two boxes.
+    pub fn variances(&self, other: &Self) -> f64 {
+        self.a + self.b + other.a + other.b
     }
 
     fn determinant(&self) -> f64 {

@@ -10,9 +10,12 @@ use crate::ops::simd::{BLOCK, Kernel, Level, Simd};
 use super::lanes::{LANES, cross_entropy_with_slope};
 use crate::network::Map;
 
+/// Boxes are kept in single precision: an edge so little beyond a pixel was meant to lie on it.
+const EDGE_TOLERANCE: f64 = 1e-4;
+
 /// The prototypes of one image, NHWC.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Prototypes<'a> {
+pub(crate) struct Prototypes<'a> {
     pub height: usize,
     pub width: usize,
     pub pixel_stride: usize,
@@ -44,13 +47,13 @@ impl<'a> Prototypes<'a> {
 
 /// The true masks of one image as a map of instances, of the prototypes' size: 0 is the background.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct InstanceMap<'a> {
+pub(crate) struct InstanceMap<'a> {
     pub values: &'a [u16],
 }
 
 /// The pixels of a map whose index lies inside a box: from its start, up to but without its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Window {
+pub(crate) struct Window {
     pub columns: Range<usize>,
     pub rows: Range<usize>,
 }
@@ -59,8 +62,8 @@ impl Window {
     /// Returns the window of a box given in the map's pixels.
     pub fn new([x1, y1, x2, y2]: [f64; 4], height: usize, width: usize) -> Self {
         let axis = |low: f64, high: f64, size: usize| {
-            let start = (low.ceil().max(0.0) as usize).min(size);
-            let end = (high.ceil().max(0.0) as usize).min(size);
+            let first = |edge: f64| (edge - EDGE_TOLERANCE).ceil().max(0.0) as usize;
+            let (start, end) = (first(low).min(size), first(high).min(size));
             start..end.max(start)
         };
         Self {
@@ -154,43 +157,45 @@ impl Kernel for MaskTerm<'_> {
     }
 }
 
-/// How one predicted mask, cut to the predicted box, meets the true mask of an instance.
-pub(super) struct MaskOverlap<'a> {
+/// A predicted mask, cut to the predicted box, to be counted against the true ones.
+pub(crate) struct MaskCounts<'a> {
     pub prototypes: Prototypes<'a>,
     pub coefficients: &'a [f32],
     pub instances: InstanceMap<'a>,
-    pub instance: u16,
-    /// Pixels of the true mask in the whole image.
-    pub true_area: usize,
     pub window: Window,
+    /// Where the pixels that the mask shares with each instance are added, by number; of the background first.
+    pub shared: &'a mut [usize],
 }
 
-impl MaskOverlap<'_> {
-    /// Returns the intersection over the union.
-    pub fn compute(self) -> f64 {
+impl MaskCounts<'_> {
+    /// Returns the pixels of the predicted mask.
+    pub fn count(self) -> usize {
         Level::best().dispatch(self)
     }
 }
 
-impl Kernel for MaskOverlap<'_> {
-    type Output = f64;
+impl Kernel for MaskCounts<'_> {
+    type Output = usize;
 
     #[inline(always)]
-    fn run<S: Simd>(self, simd: S) -> f64 {
+    fn run<S: Simd>(self, simd: S) -> usize {
         let prototypes = self.prototypes;
-        let (mut area, mut shared) = (0usize, 0usize);
+        let mut area = 0;
         for y in self.window.rows.clone() {
             let first = y * prototypes.width + self.window.columns.start;
             let pixels = &prototypes.values[first * prototypes.pixel_stride..];
             let pixels = pixels.chunks_exact(prototypes.pixel_stride);
             let truths = &self.instances.values[first..first + self.window.columns.len()];
             for (truth, pixel) in truths.iter().zip(pixels) {
-                let is_inside = dot(simd, self.coefficients, pixel) > 0.0;
-                area += usize::from(is_inside);
-                shared += usize::from(is_inside && *truth == self.instance);
+                if dot(simd, self.coefficients, pixel) > 0.0 {
+                    area += 1;
+                    if let Some(shared) = self.shared.get_mut(usize::from(*truth)) {
+                        *shared += 1;
+                    }
+                }
             }
         }
-        shared as f64 / (self.true_area + area - shared).max(1) as f64
+        area
     }
 }
 

@@ -127,34 +127,32 @@ fn the_mask_term_and_its_gradients_agree_with_their_definition() {
 }
 
 #[test]
-fn the_overlap_counts_pixels_inside_the_predicted_box() {
+fn a_mask_is_counted_inside_the_predicted_box() {
     let image = Image::new(32);
     let bounds = [3.0, 2.0, 17.5, 7.0];
-    let (mut area, mut shared, mut true_area) = (0usize, 0usize, 0usize);
-    for y in 0..HEIGHT {
-        for x in 0..WIDTH {
-            let is_true = image.instances[y * WIDTH + x] == 2;
-            let is_inside = (3..18).contains(&x) && (2..7).contains(&y);
-            let is_found = is_inside && image.logit(y, x) > 0.0;
-            true_area += usize::from(is_true);
-            area += usize::from(is_found);
-            shared += usize::from(is_true && is_found);
+    let mut expected = [0usize; 3];
+    for y in 2..7 {
+        for x in 3..18 {
+            let instance = usize::from(image.instances[y * WIDTH + x]);
+            expected[instance] += usize::from(image.logit(y, x) > 0.0);
         }
     }
-    assert!(shared > 5);
-    let overlap = MaskOverlap {
+    assert!(expected.iter().all(|&count| count > 3), "{expected:?}");
+    let mut shared = [0; 2];
+    let counts = MaskCounts {
         prototypes: image.view(),
         coefficients: &image.coefficients,
         instances: InstanceMap {
             values: &image.instances,
         },
-        instance: 2,
-        true_area,
         window: Window::new(bounds, HEIGHT, WIDTH),
+        shared: &mut shared,
     };
+    assert_eq!(counts.count(), expected.iter().sum::<usize>());
     assert_eq!(
-        overlap.compute(),
-        shared as f64 / (true_area + area - shared) as f64
+        shared,
+        expected[..2],
+        "what is beyond the list is not counted"
     );
 }
 
@@ -163,6 +161,8 @@ fn a_window_keeps_pixels_from_the_start_up_to_the_end() {
     let window = |bounds| Window::new(bounds, 10, 20);
     let expected = |columns: Range<usize>, rows: Range<usize>| Window { columns, rows };
     assert_eq!(window([2.0, 3.5, 4.0, 5.5]), expected(2..4, 4..6));
+    let edge = f64::from(0.3f32 + 0.2f32) * 12.0 + 1e-6;
+    assert_eq!(window([edge, 0.0, 2.0 * edge, 1.0]), expected(6..12, 0..1));
     assert_eq!(window([-5.0, -1.0, 0.5, 99.0]), expected(0..1, 0..10));
     assert_eq!(window([30.0, 2.0, 40.0, 1.0]), expected(20..20, 2..2));
     assert_eq!(window([f64::NAN; 4]), expected(0..0, 0..0));

@@ -3,6 +3,9 @@
 //! For callers: `validate(&checkpoint, dataset, options, &mut on_batch) -> Result<Validation>` with a model file;
 //! [`Validator`] for weights in memory, many times over. `on_batch(done, all)` may return an error to stop.
 //! Pictures are grouped by shape, scores counted in the network's frame, boxes suppressed with confidence 0.001.
+//! Sizes of objects are those in the network's frame, too.
+
+mod tally;
 
 use std::sync::Arc;
 
@@ -14,13 +17,14 @@ use crate::data::cache::{CACHE_BYTES_DEFAULT, CacheOptions};
 use crate::data::yolo::Strictness;
 use crate::data::{Batch, Dataset, Loader, Split, ValidationBatches, ValidationOptions};
 use crate::loss::{Gains, Loss, LossInput, LossSettings};
-use crate::metrics::{self, DetectMetrics, DetectReport, Detection, Label, NmsOptions};
-use crate::models::{ModelSpec, Task};
+use crate::metrics::{self, ClassifyReport, DetectReport, Detection, NmsOptions};
+use crate::models::ModelSpec;
 use crate::network::{Images, InputShape, Predictions, State};
 use crate::parallel::Threads;
 use crate::plan::Mode;
 use crate::train::{Networks, Row, Scores, finite};
 use crate::{Error, Result};
+use tally::Tally;
 
 /// Networks held for the shapes of batches.
 const NETWORKS_HELD: usize = 4;
@@ -33,7 +37,7 @@ pub struct ValidateOptions {
     pub split: Split,
     pub imgsz: usize,
     pub batch: usize,
-    /// Scores must be above it.
+    /// Scores must be above it; of turned boxes above 0.01 at least.
     pub conf: f32,
     /// Overlap above which a surer box suppresses another.
     pub iou: f32,
@@ -74,7 +78,14 @@ impl Default for ValidateOptions {
 /// What a validation found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
+    /// Of boxes; nothing of whole images.
     pub report: DetectReport,
+    /// The same of masks or poses, where the task has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second: Option<DetectReport>,
+    /// Of whole images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classification: Option<ClassifyReport>,
     /// The loss items, mean over the batches.
     pub losses: Row,
     pub images: usize,
@@ -87,15 +98,29 @@ pub struct Validation {
 impl Validation {
     /// Returns the numbers that a run keeps.
     pub fn scores(&self) -> Scores {
+        let [precision, recall, map50, map50_95] = measures(&self.report);
+        let accuracy = |report: &ClassifyReport| [report.top1, report.top5];
         Scores {
-            precision: finite(self.report.precision),
-            recall: finite(self.report.recall),
-            map50: finite(self.report.map50),
-            map50_95: finite(self.report.map50_95),
+            precision,
+            recall,
+            map50,
+            map50_95,
+            second: self.second.as_ref().map(measures),
+            accuracy: self.classification.as_ref().map(accuracy),
             losses: self.losses,
-            ..Scores::default()
         }
     }
+}
+
+fn measures(report: &DetectReport) -> [f64; 4] {
+    let DetectReport {
+        precision,
+        recall,
+        map50,
+        map50_95,
+        ..
+    } = *report;
+    [precision, recall, map50, map50_95].map(finite)
 }
 
 /// Hears how many batches of all are done.
@@ -133,9 +158,7 @@ pub struct Validator {
     batches: Arc<ValidationBatches>,
     networks: Networks,
     loss: Loss,
-    nms: NmsOptions,
-    task: Task,
-    class_count: usize,
+    tally: Tally,
     workers: usize,
     threads: Threads,
 }
@@ -187,10 +210,8 @@ impl Validator {
         Ok(Self {
             batches: Arc::new(batches),
             networks: Networks::new(spec.clone(), Mode::Infer, threads.clone(), NETWORKS_HELD),
-            loss: Loss::new(spec, loss_settings),
-            nms,
-            task: spec.task,
-            class_count: spec.class_count,
+            loss: Loss::new(spec, loss_settings.clone()),
+            tally: Tally::new(spec, loss_settings, nms),
             workers: options
                 .workers
                 .min(threads.count() / CORES_PER_WORKER)
@@ -206,19 +227,22 @@ impl Validator {
         let count = self.batches.count();
         let batches = Arc::clone(&self.batches);
         let mut loader = Loader::start(0, count, self.workers, move |number| batches.batch(number));
-        let mut metrics = DetectMetrics::new(self.class_count);
+        self.tally.start();
         let mut loss_sums = Row::default();
         let (mut images, mut objects, mut done) = (0, 0, 0);
         while let Some(batch) = loader.take()? {
-            let losses = self.run_batch(&batch, state, &mut metrics)?;
+            let losses = self.run_batch(&batch, state)?;
             loss_sums.add(&losses);
             images += batch.count;
-            objects += batch.targets.len();
+            objects += batch.targets.len() + batch.targets.labels.len();
             done += 1;
             on_batch(done, count)?;
         }
+        let (report, second, classification) = self.tally.reports();
         Ok(Validation {
-            report: metrics.report(),
+            report,
+            second,
+            classification,
             losses: loss_sums.map(|sum| finite(sum / count.max(1) as f64)),
             images,
             objects,
@@ -227,12 +251,7 @@ impl Validator {
         })
     }
 
-    fn run_batch(
-        &mut self,
-        batch: &Batch,
-        state: &State,
-        metrics: &mut DetectMetrics,
-    ) -> Result<Row> {
+    fn run_batch(&mut self, batch: &Batch, state: &State) -> Result<Row> {
         let shape = InputShape {
             batch: batch.count,
             height: batch.height,
@@ -240,19 +259,15 @@ impl Validator {
         };
         let network = self.networks.get_loaded(shape, state)?;
         network.infer_forward(Images::U8(&batch.images));
-        if self.task == Task::Detect {
-            let found = suppress(&network.predictions(), &self.nms, &self.threads);
-            for (detections, labels) in found.iter().zip(labels(batch)) {
-                metrics.add(detections, &labels);
-            }
-        }
+        let outputs = network.outputs();
+        self.tally.add(&outputs, batch, &self.threads);
         let input = LossInput {
             targets: &batch.targets,
             image_size: (batch.height, batch.width),
             parameters: &state.parameters,
             threads: &self.threads,
         };
-        let output = self.loss.evaluate(&network.outputs(), &input);
+        let output = self.loss.evaluate(&outputs, &input);
         Ok(output.items.iter().map(|&item| f64::from(item)).collect())
     }
 }
@@ -270,22 +285,5 @@ pub(crate) fn suppress(
     found
 }
 
-/// Returns the labels of each picture, as corners in pixels of the network's frame.
-fn labels(batch: &Batch) -> Vec<Vec<Label>> {
-    let mut labels = vec![Vec::new(); batch.count];
-    let targets = &batch.targets;
-    for ((&image, &class), bounds) in targets.image.iter().zip(&targets.class).zip(&targets.boxes) {
-        let [x, y, width, height] = *bounds;
-        let (across, down) = (batch.width as f32, batch.height as f32);
-        labels[image as usize].push(Label {
-            class,
-            bounds: [
-                (x - width / 2.0) * across,
-                (y - height / 2.0) * down,
-                (x + width / 2.0) * across,
-                (y + height / 2.0) * down,
-            ],
-        });
-    }
-    labels
-}
+#[cfg(test)]
+mod tests;
