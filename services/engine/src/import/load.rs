@@ -11,6 +11,8 @@ use crate::{Error, Result};
 
 /// Added to a norm's variance before its root, as in training.
 const NORM_EPSILON: f32 = 1e-3;
+/// The widest score chains that are believed: four times those of the largest model.
+const CLASS_HIDDEN_MAX: usize = 2048;
 /// How many names a report lists before it counts the rest.
 const NAMES_SHOWN: usize = 4;
 
@@ -108,6 +110,31 @@ pub fn into_state(
         });
     }
     Ok((state, report))
+}
+
+/// Returns a model that keeps the width of the weights' score chains: there the count of their own classes decided, and
+/// with another width none of the head's scores could be taken over.
+pub fn fitted(spec: ModelSpec, weights: &Weights) -> ModelSpec {
+    let tables = models::tables(&spec);
+    let last = tables
+        .parameters
+        .iter()
+        .find(|info| info.name.ends_with(".cv3.0.2.weight"));
+    let Some(last) = last else {
+        return spec;
+    };
+    let theirs = weights.tensors.get(&last.name);
+    match theirs.map(|tensor| &tensor.shape[..]) {
+        Some(&[_, hidden, 1, 1])
+            if hidden != last.shape[1] && (1..=CLASS_HIDDEN_MAX).contains(&hidden) =>
+        {
+            ModelSpec {
+                class_hidden: Some(hidden),
+                ..spec
+            }
+        }
+        _ => spec,
+    }
 }
 
 /// Takes over every tensor of equal name and shape, and the head's rows of classes with equal names.

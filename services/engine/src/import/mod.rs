@@ -1,7 +1,7 @@
 //! Weights from elsewhere as a base model: PyTorch's `.pt`, `.safetensors`, `.onnx`, and our own checkpoints.
 //!
 //! For callers: [`into_state`] gives a model fresh weights and takes over what a file has for it; [`read`] and
-//! [`load`] are its two halves. Tensors go by the reference's names (`model.0.conv.weight`). Whatever fits by name and
+//! [`load`] are its two halves, and [`fitted`] makes a model to train as wide as the weights it begins with. Tensors go by the reference's names (`model.0.conv.weight`). Whatever fits by name and
 //! shape is taken over; the head's rows follow the names of their classes; the report says what was not.
 //!
 //! **Invariant**: nothing in a file is ever run, and no size that a file claims is believed before it is there.
@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{BufReader, Read as _, Seek as _};
 use std::path::Path;
 
-pub use load::{LoadReport, Skipped, into_state, load};
+pub use load::{LoadReport, Skipped, fitted, into_state, load};
 
 use crate::checkpoint::Checkpoint;
 use crate::models;

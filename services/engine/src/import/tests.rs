@@ -563,3 +563,25 @@ fn a_file_of_another_kind_of_model_is_refused() {
     );
     assert!(error.contains("encoder.weight"), "{error}");
 }
+
+#[test]
+fn a_model_keeps_the_width_of_the_head_that_it_begins_with() {
+    let wide = ModelSpec::parse("yolo11n", 80).unwrap();
+    let mut source = example();
+    source.header.classes = (0..80).map(|class| format!("thing {class}")).collect();
+    source.header.model = wide.clone();
+    source.state = models::initialise(&wide, 3);
+    source.average = None;
+    let weights = Weights::of(&source);
+    let names = classes(&["thing 7", "other"]);
+    let narrow = ModelSpec::parse("yolo11n", 2).unwrap();
+    let spec = fitted(narrow.clone(), &weights);
+    assert_eq!(spec.class_hidden, Some(80));
+    let mut state = models::initialise(&spec, 9);
+    let report = load(&spec, &names, &mut state, &weights);
+    assert_eq!((report.loaded, report.skipped.len()), (report.all, 0));
+    assert_eq!(fitted(wide.clone(), &weights), wide);
+    // Without it the chains of the scores begin anew.
+    let mut state = models::initialise(&narrow, 9);
+    assert!(load(&narrow, &names, &mut state, &weights).skipped.len() > 40);
+}

@@ -35,6 +35,12 @@ pub(super) struct Runner<'a> {
     pub sums: &'a mut [f64],
     pub images: Input<'a>,
     pub subject: Subject<'a>,
+    /// For each convolution whether its norm keeps the running statistics; empty when none does.
+    pub frozen: &'a [bool],
+}
+
+fn is_frozen(frozen: &[bool], convolution: usize) -> bool {
+    frozen.get(convolution).copied().unwrap_or(false)
 }
 
 impl Runner<'_> {
@@ -265,7 +271,7 @@ impl Runner<'_> {
                 };
                 self.forward_pass(planned, input, packed, output, epilogue, scratch);
                 self.sums = statistics;
-                self.finish_statistics(planned, vectors);
+                self.finish_statistics(convolution, vectors);
             }
             After::Bias { bias } => {
                 let values = self.write(bias);
@@ -327,8 +333,9 @@ impl Runner<'_> {
     }
 
     /// Turns the sums of a convolution's output into the vectors of its norm.
-    fn finish_statistics(&mut self, planned: &PlannedConvolution, vectors: BufferId) {
+    fn finish_statistics(&mut self, convolution: usize, vectors: BufferId) {
         let graph = &self.plan.graph;
+        let planned = &self.plan.convolutions[convolution];
         let vectors = self.write(vectors);
         let (Subject::Train(state), Some(indices)) = (&mut self.subject, planned.convolution.norm)
         else {
@@ -339,6 +346,11 @@ impl Runner<'_> {
             bias: parameter(graph, &state.parameters, indices.bias),
         };
         let ranges = [indices.mean, indices.variance].map(|index| graph.buffers[index].range());
+        if is_frozen(self.frozen, convolution) {
+            let running = ranges.map(|range| &state.buffers[range]);
+            norm::keep_statistics(&planned.output_channels, learnt, running, vectors);
+            return;
+        }
         let running = state
             .buffers
             .get_disjoint_mut(ranges)
@@ -369,7 +381,8 @@ impl Runner<'_> {
         let planned = &plan.convolutions[convolution];
         let shape = self.norm_shape(convolution);
         let vectors = Vectors::split(self.read(vectors));
-        let coefficients = self.write(coefficients);
+        let written = coefficients;
+        let coefficients = self.write(written);
         let (raw, view) = (self.view(raw), self.view(gradient));
         let residual = residual.map(|side| (self.view(side.slot), side.write));
         let (Subject::Backward(_, gradient), Some(indices)) =
@@ -394,6 +407,10 @@ impl Runner<'_> {
             sums: self.sums,
         };
         norm::backward_activation(self.threads, shape, pass);
+        if is_frozen(self.frozen, convolution) {
+            // Statistics that don't depend on the batch send nothing back.
+            self.write(written).fill(0.0);
+        }
     }
 
     fn backward_convolution(&mut self, kernel: &Kernel) {

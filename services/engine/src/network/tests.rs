@@ -52,37 +52,78 @@ fn linear_loss(network: &mut Network) -> f64 {
     loss
 }
 
+/// Checks the gradient at `start` against the loss a step before and behind.
+fn check_slope(network: &mut Network, start: &State, images: &[u8]) {
+    network.forward(&mut start.clone(), Images::U8(images));
+    linear_loss(network);
+    let step = 1e-4;
+    let mut gradient = vec![0.0; start.parameters.len()];
+    network.backward(start, &mut gradient);
+    let squares = gradient.iter().map(|&g| f64::from(g).powi(2));
+    let length = squares.sum::<f64>().sqrt();
+    let mut loss_at = |side: f64| {
+        let moved = start.parameters.iter().zip(&gradient);
+        let moved = moved.map(|(&p, &g)| p + (side * step * f64::from(g) / length) as f32);
+        let mut state = State {
+            parameters: moved.collect(),
+            buffers: start.buffers.clone(),
+        };
+        network.forward(&mut state, Images::U8(images));
+        linear_loss(network)
+    };
+    let slope = (loss_at(1.0) - loss_at(-1.0)) / (2.0 * step);
+    let deviation = slope / length - 1.0;
+    assert!(deviation.abs() < 0.02, "{slope} and {length}");
+}
+
 #[test]
 fn the_gradient_is_the_slope_of_the_loss() {
     let (spec, threads) = (spec(), Threads::new(2).unwrap());
     for batch in [1, 3] {
-        let images = images(shape(batch));
         let start = models::initialise(&spec, 3);
         let mut network = Network::train(&spec, shape(batch), &threads).unwrap();
-        network.forward(&mut start.clone(), Images::U8(&images));
-        linear_loss(&mut network);
-        let step = 1e-4;
-        let mut gradient = vec![0.0; start.parameters.len()];
-        network.backward(&start, &mut gradient);
-        let squares = gradient.iter().map(|&g| f64::from(g).powi(2));
-        let length = squares.sum::<f64>().sqrt();
-        let mut loss_at = |side: f64| {
-            let moved = start.parameters.iter().zip(&gradient);
-            let moved = moved.map(|(&p, &g)| p + (side * step * f64::from(g) / length) as f32);
-            let mut state = State {
-                parameters: moved.collect(),
-                buffers: start.buffers.clone(),
-            };
-            network.forward(&mut state, Images::U8(&images));
-            linear_loss(&mut network)
-        };
-        let slope = (loss_at(1.0) - loss_at(-1.0)) / (2.0 * step);
-        let deviation = slope / length - 1.0;
-        assert!(
-            deviation.abs() < 0.02,
-            "batch {batch}: {slope} and {length}"
-        );
+        check_slope(&mut network, &start, &images(shape(batch)));
     }
+}
+
+#[test]
+fn norms_that_keep_their_statistics_compute_as_in_prediction_and_still_learn() {
+    let (spec, threads) = (spec(), Threads::new(2).unwrap());
+    let pixels = images(shape(2));
+    let mut state = models::initialise(&spec, 3);
+    let mut network = Network::train(&spec, shape(2), &threads).unwrap();
+    // Statistics that are those of pictures.
+    for _ in 0..100 {
+        network.forward(&mut state, Images::U8(&pixels));
+    }
+    network.keep_statistics(|_| true);
+    let before = state.clone();
+    network.forward(&mut state, Images::U8(&pixels));
+    assert_eq!(state, before);
+    let mut folded = Network::infer(&spec, shape(2), &threads).unwrap();
+    folded.load(&state);
+    folded.infer_forward(Images::U8(&pixels));
+    let (ours, wanted) = (network.outputs(), folded.outputs());
+    for (ours, wanted) in ours.branches[0].iter().zip(&wanted.branches[0]) {
+        let largest = wanted
+            .boxes
+            .iter()
+            .fold(0f32, |most, value| most.max(value.abs()));
+        for (ours, wanted) in ours.boxes.iter().zip(wanted.boxes) {
+            assert!(
+                (ours - wanted).abs() <= 1e-3 * largest,
+                "{ours} and {wanted}"
+            );
+        }
+    }
+    check_slope(&mut network, &state, &pixels);
+    // Only the named layer keeps its own.
+    network.keep_statistics(|tensor| tensor.starts_with("model.0."));
+    network.forward(&mut state, Images::U8(&pixels));
+    let moved =
+        |range: std::ops::Range<usize>| state.buffers[range.clone()] != before.buffers[range];
+    let buffers = models::tables(&spec).buffers;
+    assert!(!moved(buffers[0].range()) && moved(buffers[2].range()));
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::data::Picture;
-use crate::metrics::{DetectMetrics, Detection, Label};
+use crate::metrics::{DetectMetrics, DetectReport, Detection, Label};
+use crate::models::Task;
+use crate::validate::Validation;
 
 fn classes() -> Vec<String> {
     ["cat & dog", "<script>", "plain"]
@@ -178,7 +180,17 @@ fn a_batch_shows_pictures_with_their_boxes() {
 #[test]
 fn a_validation_and_a_run_leave_their_files() {
     let folder = tempfile::tempdir().unwrap();
-    write_validation(folder.path(), "Box", &report(), &classes()).unwrap();
+    let validation = Validation {
+        report: report(),
+        second: Some(report()),
+        classification: None,
+        losses: Default::default(),
+        images: 6,
+        objects: 12,
+        seconds: 1.0,
+        unreadable: Vec::new(),
+    };
+    write_validation(folder.path(), Task::Segment, &validation, &classes()).unwrap();
     write_results(folder.path(), "epoch,a\n1,2\n2,3\n").unwrap();
     let mut names: Vec<String> = std::fs::read_dir(folder.path())
         .unwrap()
@@ -190,6 +202,10 @@ fn a_validation_and_a_run_leave_their_files() {
         "BoxPR_curve.svg",
         "BoxP_curve.svg",
         "BoxR_curve.svg",
+        "MaskF1_curve.svg",
+        "MaskPR_curve.svg",
+        "MaskP_curve.svg",
+        "MaskR_curve.svg",
         "confusion_matrix.svg",
         "confusion_matrix_normalized.svg",
         "results.svg",

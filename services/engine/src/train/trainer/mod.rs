@@ -81,7 +81,10 @@ impl Trainer {
         let mut notes: Vec<String> = options.round_size().into_iter().collect();
         options.check()?;
         let dataset = options.prepared(dataset);
-        let spec = options.spec(&dataset)?;
+        let mut spec = options.spec(&dataset)?;
+        if let Some(pretrained) = pretrained {
+            spec = import::fitted(spec, pretrained);
+        }
         options.settle_optimizer(dataset.train.len(), spec.class_count)?;
         let mut state = models::initialise(&spec, options.seed);
         if let Some(pretrained) = pretrained {
@@ -158,7 +161,8 @@ impl Trainer {
             fingerprint: dataset.fingerprint()?,
             batches: Arc::new(batches),
             validator,
-            networks: Networks::new(spec.clone(), Mode::Train, threads.clone(), NETWORKS_HELD),
+            networks: Networks::new(spec.clone(), Mode::Train, threads.clone(), NETWORKS_HELD)
+                .freezing(options.freeze.clone()),
             loss: Loss::new(&spec, options.loss_settings(&dataset)),
             optimizer: Optimizer::new(&settings, decay, &tables.parameters),
             average: Ema::new(&state),
@@ -225,6 +229,11 @@ impl Trainer {
     /// Returns the arguments of the run.
     pub fn options(&self) -> &TrainOptions {
         &self.options
+    }
+
+    /// Returns the first batch of the run, to be looked at.
+    pub fn first_batch(&self) -> Result<Batch> {
+        self.batches.batch(0, 0)
     }
 
     /// Returns the data set, with the share of training pictures that the run uses.
