@@ -3,7 +3,7 @@
 //! backward pass node by node.
 
 use crate::network::{InputShape, Role, TensorInfo};
-pub use crate::ops::norm::Activation;
+pub use crate::ops::norm::{Activation, Constants};
 
 /// A value of the graph: an activation tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +56,7 @@ pub struct Norm {
     pub bias: usize,
     pub mean: usize,
     pub variance: usize,
+    pub constants: Constants,
 }
 
 /// Which inputs an output of a convolution is made of.
@@ -154,6 +155,8 @@ impl Head {
 pub struct Graph {
     pub values: Vec<Value>,
     pub nodes: Vec<Node>,
+    /// Of every norm.
+    pub norm_constants: Constants,
     /// In the state dict's order, which is not the order of the nodes.
     pub parameters: Vec<TensorInfo>,
     pub buffers: Vec<TensorInfo>,

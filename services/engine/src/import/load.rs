@@ -5,12 +5,11 @@ use std::fmt;
 use std::path::Path;
 
 use super::{Tensor, Weights, read};
-use crate::models::{self, ModelSpec, Tables};
+use crate::graph::Graph;
+use crate::models::{self, ModelSpec};
 use crate::network::{Role, State, TensorInfo};
 use crate::{Error, Result};
 
-/// Added to a norm's variance before its root, as in training.
-const NORM_EPSILON: f32 = 1e-3;
 /// The widest score chains that are believed: four times those of the largest model.
 const CLASS_HIDDEN_MAX: usize = 2048;
 /// How many names a report lists before it counts the rest.
@@ -144,14 +143,14 @@ pub fn load(
     state: &mut State,
     weights: &Weights,
 ) -> LoadReport {
-    let tables = models::tables(spec);
+    let graph = models::graph(spec);
     let mut report = LoadReport {
         source: "a model".into(),
-        all: tables.parameters.len() + tables.buffers.len(),
+        all: graph.parameters.len() + graph.buffers.len(),
         notes: weights.notes.clone(),
         ..LoadReport::default()
     };
-    let unfolded = unfold(&tables, &weights.tensors);
+    let unfolded = unfold(&graph, &weights.tensors);
     if !unfolded.is_empty() {
         report.notes.push(format!(
             "{} convolutions with their norms folded in: each norm begins as one that changes nothing but adds the bias",
@@ -165,7 +164,7 @@ pub fn load(
         buffers,
     } = state;
     let lists: [(&[TensorInfo], &mut [f32]); 2] =
-        [(&tables.parameters, parameters), (&tables.buffers, buffers)];
+        [(&graph.parameters, parameters), (&graph.buffers, buffers)];
     for (infos, values) in lists {
         for info in infos {
             let target = &mut values[info.range()];
@@ -193,15 +192,16 @@ pub fn load(
         }
     }
     report.classes = rows.told();
-    report.unused = unused(&tables, weights);
+    report.unused = unused(&graph, weights);
     report
 }
 
 /// Returns a norm for each convolution of the model that the file has folded with its own: a scale of one and no
 /// shift but the bias, on statistics that divide by one.
-fn unfold(tables: &Tables, tensors: &BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
+fn unfold(graph: &Graph, tensors: &BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
     let mut norms = BTreeMap::new();
-    for info in &tables.parameters {
+    let variance = 1.0 - graph.norm_constants.epsilon() as f32;
+    for info in &graph.parameters {
         let Some(block) = info.name.strip_suffix(".bn.weight") else {
             continue;
         };
@@ -219,7 +219,7 @@ fn unfold(tables: &Tables, tensors: &BTreeMap<String, Tensor>) -> BTreeMap<Strin
         norms.insert(format!("{block}.bn.running_mean"), filled(0.0));
         norms.insert(
             format!("{block}.bn.running_var"),
-            filled(1.0 - NORM_EPSILON),
+            filled(variance),
         );
     }
     norms
@@ -227,11 +227,11 @@ fn unfold(tables: &Tables, tensors: &BTreeMap<String, Tensor>) -> BTreeMap<Strin
 
 /// Returns the names of the file's tensors that mean nothing to the model. Counters of batches and biases that became
 /// norms are none of them.
-fn unused(tables: &Tables, weights: &Weights) -> Vec<String> {
-    let known: std::collections::BTreeSet<&str> = tables
+fn unused(graph: &Graph, weights: &Weights) -> Vec<String> {
+    let known: std::collections::BTreeSet<&str> = graph
         .parameters
         .iter()
-        .chain(&tables.buffers)
+        .chain(&graph.buffers)
         .map(|info| info.name.as_str())
         .collect();
     let is_unused = |name: &&String| {

@@ -3,7 +3,7 @@
 
 use super::blocks::{self, Csp, Inner, Shape};
 use super::{Family, ModelSpec, Scale, Task, heads, yolo8, yolo11, yolo26};
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Constants, Graph, ValueId};
 
 /// One row of a table, with channels before scaling. Its input is the row above.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +106,13 @@ pub(super) fn graph(spec: &ModelSpec) -> Graph {
         (Task::Classify, (count, more)) => [&table.rows[..count], more].concat(),
         _ => table.rows.to_vec(),
     };
-    let mut graph = Graph::default();
+    let mut graph = Graph {
+        norm_constants: match spec.task {
+            Task::Classify => Constants::Usual,
+            _ => Constants::Dense,
+        },
+        ..Graph::default()
+    };
     let mut last = graph.image();
     for (index, &row) in rows.iter().enumerate() {
         last = add_row(&mut graph, &rules, index, row, last);

@@ -344,6 +344,7 @@ impl Runner<'_> {
         let learnt = Learnt {
             weight: parameter(graph, &state.parameters, indices.weight),
             bias: parameter(graph, &state.parameters, indices.bias),
+            constants: indices.constants,
         };
         let ranges = [indices.mean, indices.variance].map(|index| graph.buffers[index].range());
         if is_frozen(self.frozen, convolution) {
@@ -587,6 +588,7 @@ pub(super) fn fold(
     let learnt = Learnt {
         weight: value(indices.weight),
         bias: value(indices.bias),
+        constants: indices.constants,
     };
     let statistic = |index: usize| &state.buffers[graph.buffers[index].range()];
     let (mean, variance) = (statistic(indices.mean), statistic(indices.variance));

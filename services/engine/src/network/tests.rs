@@ -6,8 +6,8 @@ use crate::plan;
 
 const CLASSES: usize = 3;
 
-fn spec() -> ModelSpec {
-    ModelSpec::parse("yolo11n", CLASSES).unwrap()
+fn spec(name: &str) -> ModelSpec {
+    ModelSpec::parse(name, CLASSES).unwrap()
 }
 
 fn shape(batch: usize) -> InputShape {
@@ -30,30 +30,83 @@ fn images(shape: InputShape) -> Vec<u8> {
     (0..3 * shape.pixel_count()).map(byte).collect()
 }
 
-/// A loss that is linear in the head's outputs; writes its gradient.
+/// One output with its real channels, its pixel's stride, and its gradient.
+type Output<'a> = (&'a [f32], usize, usize, &'a mut [f32]);
+
+fn levels<'a>(
+    spec: &ModelSpec,
+    levels: Vec<HeadLevel<'a>>,
+    gradients: Vec<HeadLevelGradient<'a>>,
+) -> Vec<Output<'a>> {
+    let bins = spec.family.bins();
+    let deviations = 2 * spec.keypoints.map_or(0, |shape| shape.count);
+    let of_level = |(level, gradient): (HeadLevel<'a>, HeadLevelGradient<'a>)| {
+        let extra = spec.extra_channels();
+        [
+            (level.boxes, 4 * bins, level.box_stride, gradient.boxes),
+            (level.scores, CLASSES, level.score_stride, gradient.scores),
+            (level.extra, extra, level.extra_stride, gradient.extra),
+            (level.sigma, deviations, level.sigma_stride, gradient.sigma),
+        ]
+    };
+    levels
+        .into_iter()
+        .zip(gradients)
+        .flat_map(of_level)
+        .collect()
+}
+
+/// A loss that is linear in the head's outputs; writes its gradient. A one-to-one branch does not count: no
+/// gradient goes from it to what it reads.
 fn linear_loss(network: &mut Network) -> f64 {
-    let (mut outputs, mut gradients) = network.outputs_and_gradients();
-    let (heads, gradients) = (outputs.branches.remove(0), gradients.branches.remove(0));
+    let spec = network.plan().spec.clone();
+    let (outputs, gradients) = network.outputs_and_gradients();
+    let mut all = Vec::new();
+    let branches = outputs.branches.into_iter().zip(gradients.branches);
+    for (index, (branch, mut gradients)) in branches.enumerate() {
+        if index == 0 {
+            all.extend(levels(&spec, branch, gradients));
+            continue;
+        }
+        for level in &mut gradients {
+            level.boxes.fill(0.0);
+            level.scores.fill(0.0);
+            level.extra.fill(0.0);
+            level.sigma.fill(0.0);
+        }
+    }
+    let maps = [
+        (outputs.prototypes, gradients.prototypes),
+        (outputs.semantic, gradients.semantic),
+        (outputs.logits, gradients.logits),
+    ];
+    for (map, gradient) in maps {
+        if let (Some(map), Some(gradient)) = (map, gradient) {
+            all.push((map.values, map.channels, map.pixel_stride, gradient.values));
+        }
+    }
     let mut loss = 0.0;
-    for (level, (head, gradient)) in heads.iter().zip(gradients).enumerate() {
-        let real = [(64, head.box_stride), (CLASSES, head.score_stride)];
-        let outputs = [head.boxes, head.scores];
-        for (kind, target) in [gradient.boxes, gradient.scores].into_iter().enumerate() {
-            let (channels, stride) = real[kind];
-            for (index, (slope, output)) in target.iter_mut().zip(outputs[kind]).enumerate() {
-                *slope = match index % stride < channels {
-                    true => noise(10 + 2 * level + kind, index),
-                    false => 0.0,
-                };
-                loss += f64::from(*slope) * f64::from(*output);
-            }
+    for (seed, (values, channels, stride, gradient)) in all.into_iter().enumerate() {
+        for (index, (slope, value)) in gradient.iter_mut().zip(values).enumerate() {
+            *slope = match index % stride < channels {
+                true => noise(10 + seed, index),
+                false => 0.0,
+            };
+            loss += f64::from(*slope) * f64::from(*value);
         }
     }
     loss
 }
 
-/// Checks the gradient at `start` against the loss a step before and behind.
-fn check_slope(network: &mut Network, start: &State, images: &[u8]) {
+/// Checks that a step along the gradient changes the loss as much as its length says.
+fn check_slope(spec: &ModelSpec, batch: usize) {
+    let threads = Threads::new(2).unwrap();
+    let mut network = Network::train(spec, shape(batch), &threads).unwrap();
+    let start = models::initialise(spec, 3);
+    check_slope_at(&mut network, &start, &images(shape(batch)));
+}
+
+fn check_slope_at(network: &mut Network, start: &State, images: &[u8]) {
     network.forward(&mut start.clone(), Images::U8(images));
     linear_loss(network);
     let step = 1e-4;
@@ -73,22 +126,40 @@ fn check_slope(network: &mut Network, start: &State, images: &[u8]) {
     };
     let slope = (loss_at(1.0) - loss_at(-1.0)) / (2.0 * step);
     let deviation = slope / length - 1.0;
-    assert!(deviation.abs() < 0.02, "{slope} and {length}");
+    let plan = network.plan();
+    assert!(
+        deviation.abs() < 0.02,
+        "{}, batch {}: {slope} and {length}",
+        plan.spec.name(),
+        plan.shape.batch
+    );
 }
 
 #[test]
 fn the_gradient_is_the_slope_of_the_loss() {
-    let (spec, threads) = (spec(), Threads::new(2).unwrap());
     for batch in [1, 3] {
-        let start = models::initialise(&spec, 3);
-        let mut network = Network::train(&spec, shape(batch), &threads).unwrap();
-        check_slope(&mut network, &start, &images(shape(batch)));
+        check_slope(&spec("yolo11n"), batch);
+    }
+}
+
+#[test]
+fn the_gradient_is_the_slope_of_the_loss_for_every_task_and_family() {
+    for name in [
+        "yolo26n",
+        "yolo11n-seg",
+        "yolo26n-seg",
+        "yolo11n-cls",
+        "yolov8n-pose",
+        "yolo26n-pose",
+        "yolo26n-obb",
+    ] {
+        check_slope(&spec(name), 2);
     }
 }
 
 #[test]
 fn norms_that_keep_their_statistics_compute_as_in_prediction_and_still_learn() {
-    let (spec, threads) = (spec(), Threads::new(2).unwrap());
+    let (spec, threads) = (spec("yolo11n"), Threads::new(2).unwrap());
     let pixels = images(shape(2));
     let mut state = models::initialise(&spec, 3);
     let mut network = Network::train(&spec, shape(2), &threads).unwrap();
@@ -116,7 +187,7 @@ fn norms_that_keep_their_statistics_compute_as_in_prediction_and_still_learn() {
             );
         }
     }
-    check_slope(&mut network, &state, &pixels);
+    check_slope_at(&mut network, &state, &pixels);
     // Only the named layer keeps its own.
     network.keep_statistics(|tensor| tensor.starts_with("model.0."));
     network.forward(&mut state, Images::U8(&pixels));
@@ -128,7 +199,7 @@ fn norms_that_keep_their_statistics_compute_as_in_prediction_and_still_learn() {
 
 #[test]
 fn gradients_are_added_to() {
-    let (spec, threads) = (spec(), Threads::new(2).unwrap());
+    let (spec, threads) = (spec("yolo11n"), Threads::new(2).unwrap());
     let mut state = models::initialise(&spec, 3);
     let mut network = Network::train(&spec, shape(1), &threads).unwrap();
     let mut add_to = |gradient: &mut [f32]| {
@@ -151,7 +222,7 @@ fn gradients_are_added_to() {
 
 #[test]
 fn predictions_do_not_depend_on_kept_memory_or_the_batch() {
-    let (spec, threads) = (spec(), Threads::new(2).unwrap());
+    let (spec, threads) = (spec("yolo11n"), Threads::new(2).unwrap());
     let state = models::initialise(&spec, 5);
     let pair = images(shape(2));
     let predict = |batch: usize, images: &[u8], keep_everything: bool| {
@@ -178,7 +249,7 @@ fn predictions_do_not_depend_on_kept_memory_or_the_batch() {
 #[test]
 fn a_batch_that_does_not_fit_names_the_largest_that_does() {
     let huge = InputShape::square(InputShape::BATCH_MAX, 1280);
-    let refused = Network::train(&spec(), huge, &Threads::new(1).unwrap());
+    let refused = Network::train(&spec("yolo11n"), huge, &Threads::new(1).unwrap());
     let Err(Error::OutOfMemory {
         batch,
         needed_bytes,
@@ -190,4 +261,67 @@ fn a_batch_that_does_not_fit_names_the_largest_that_does() {
     };
     assert_eq!(batch, InputShape::BATCH_MAX);
     assert!(needed_bytes > available_bytes && largest_batch < batch);
+}
+
+#[test]
+fn detections_are_the_best_rows_of_the_one_to_one_branch() {
+    let threads = Threads::new(2).unwrap();
+    for name in ["yolo26n", "yolo26n-seg", "yolo26n-pose", "yolo26n-obb"] {
+        let spec = spec(name);
+        // Fresh branches are copies of each other.
+        let state = models::initialise(&spec, 5);
+        let predict = |branches: plan::Branches| {
+            let options = plan::Options {
+                branches,
+                ..plan::Options::new(Mode::Infer, 2)
+            };
+            let shape = shape(2);
+            let mut network = Network::with_options(&spec, shape, options, &threads).unwrap();
+            network.load(&state);
+            network.infer_forward(Images::U8(&images(shape)));
+            let predictions = network.predictions();
+            let rows = (0..2).map(|image| predictions.image(image).to_vec());
+            (
+                rows.collect::<Vec<_>>(),
+                predictions.row_length(),
+                predictions.anchors,
+            )
+        };
+        let (anchors, length, count) = predict(plan::Branches::OneToMany);
+        let (detections, short, detection_count) = predict(plan::Branches::OneToOne);
+        assert_eq!((count, detection_count), (8 * 20 + 4 * 10 + 2 * 5, 210));
+        let extras = spec.extra_channels();
+        assert_eq!((length, short), (4 + CLASSES + extras, 6 + extras));
+        for (anchors, detections) in anchors.iter().zip(&detections) {
+            let mut scores: Vec<f32> = anchors
+                .chunks(length)
+                .flat_map(|row| row[4..4 + CLASSES].iter().copied())
+                .collect();
+            scores.sort_by(|a, b| b.total_cmp(a));
+            let got: Vec<f32> = detections.chunks(short).map(|row| row[4]).collect();
+            assert_eq!(got, scores[..210], "{name}");
+            let is_from_the_anchors = |row: &[f32]| {
+                let class = row[5] as usize;
+                let same = |anchor: &&[f32]| {
+                    anchor[4 + class] == row[4] && anchor[4 + CLASSES..] == row[6..]
+                };
+                anchors.chunks(length).any(|anchor| same(&anchor))
+            };
+            assert!(detections.chunks(short).all(is_from_the_anchors), "{name}");
+        }
+    }
+}
+
+#[test]
+fn classes_of_an_image_are_probabilities() {
+    let (spec, threads) = (spec("yolov8n-cls"), Threads::new(2).unwrap());
+    let mut network = Network::infer(&spec, shape(2), &threads).unwrap();
+    network.load(&models::initialise(&spec, 5));
+    network.infer_forward(Images::U8(&images(shape(2))));
+    let predictions = network.predictions();
+    assert_eq!(predictions.values.len(), 2 * CLASSES);
+    for image in 0..2 {
+        let sum: f32 = predictions.image(image).iter().sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    }
 }

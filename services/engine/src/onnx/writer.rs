@@ -5,9 +5,6 @@ use super::proto::Attribute;
 use crate::graph::{Activation, Convolution, Form, Graph, Node, Op, ValueId};
 use crate::network::{InputShape, State};
 
-/// Added to the variance before its root, as in training.
-const NORM_EPSILON: f64 = 1e-3;
-
 /// A file in the making.
 pub struct Writer<'a> {
     pub graph: &'a Graph,
@@ -182,7 +179,7 @@ fn folded(graph: &Graph, state: &State, convolution: &Convolution) -> (Vec<f32>,
     let mut biases = Vec::with_capacity(convolution.output_channels);
     for (channel, kernel) in weight.chunks_exact(per_channel).enumerate() {
         let scale =
-            f64::from(gamma[channel]) / (f64::from(variance[channel]) + NORM_EPSILON).sqrt();
+            f64::from(gamma[channel]) / (f64::from(variance[channel]) + norm.constants.epsilon()).sqrt();
         weights.extend(
             kernel
                 .iter()

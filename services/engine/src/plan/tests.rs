@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::models::Scale;
 
 fn plan(name: &str, batch: usize, side: usize, mode: Mode) -> Plan {
     let spec = ModelSpec::parse(name, 80).unwrap();
@@ -11,23 +12,24 @@ fn plan(name: &str, batch: usize, side: usize, mode: Mode) -> Plan {
 
 #[test]
 fn buffers_in_use_together_never_overlap() {
-    for (name, mode) in [
-        ("yolo11n", Mode::Train),
-        ("yolo11m", Mode::Train),
-        ("yolo11x", Mode::Infer),
-    ] {
-        let plan = plan(name, 2, 96, mode);
-        for (index, a) in plan.buffers.iter().enumerate() {
-            assert!(a.first <= a.last, "{name}: buffer {} is used", a.name);
-            assert!(a.offset + a.length <= plan.arena_len);
-            for b in &plan.buffers[index + 1..] {
-                let apart = a.offset + a.length <= b.offset || b.offset + b.length <= a.offset;
-                assert!(
-                    apart || !memory::is_together(a, b),
-                    "{} and {}",
-                    a.name,
-                    b.name
-                );
+    let is_smallest = |name: &String| ModelSpec::parse(name, 1).unwrap().scale == Scale::N;
+    let small = ModelSpec::names().filter(is_smallest);
+    let large = ["yolo11m", "yolo11x", "yolo26m-seg"].map(str::to_owned);
+    for name in small.chain(large) {
+        for mode in [Mode::Train, Mode::Infer] {
+            let plan = plan(&name, 2, 96, mode);
+            for (index, a) in plan.buffers.iter().enumerate() {
+                assert!(a.first <= a.last, "{name}: buffer {} is used", a.name);
+                assert!(a.offset + a.length <= plan.arena_len);
+                for b in &plan.buffers[index + 1..] {
+                    let apart = a.offset + a.length <= b.offset || b.offset + b.length <= a.offset;
+                    assert!(
+                        apart || !memory::is_together(a, b),
+                        "{name}: {} and {}",
+                        a.name,
+                        b.name
+                    );
+                }
             }
         }
     }
@@ -115,20 +117,31 @@ fn a_listing_names_every_launch_and_buffer() {
 
 #[test]
 fn the_largest_batch_fits_and_the_next_does_not() {
-    let spec = ModelSpec::parse("yolo11n", 3).unwrap();
-    let memory = 1 << 30;
-    let shape = InputShape::square(1, 320);
-    let largest = |memory| {
-        let options = Options::new(Mode::Train, 2);
-        largest_batch(&spec, shape, options, memory).unwrap()
-    };
-    let batch = largest(memory);
-    let bytes = |batch| {
-        let shape = InputShape { batch, ..shape };
-        estimate(&spec, shape, Mode::Train, 2).unwrap().peak_bytes()
-    };
-    assert!(bytes(batch) <= memory && bytes(batch + 1) > memory);
-    assert_eq!(largest(1 << 20), 0);
+    for (name, mode) in [
+        ("yolo11n", Mode::Train),
+        ("yolo26n-seg", Mode::Train),
+        ("yolo26n-pose", Mode::Train),
+        ("yolo11n-obb", Mode::Infer),
+        ("yolov8n-cls", Mode::Train),
+    ] {
+        let spec = ModelSpec::parse(name, 3).unwrap();
+        let memory = 1 << 30;
+        let shape = InputShape::square(1, 320);
+        let largest = |memory| {
+            let options = Options::new(mode, 2);
+            largest_batch(&spec, shape, options, memory).unwrap()
+        };
+        let batch = largest(memory);
+        let bytes = |batch| {
+            let shape = InputShape { batch, ..shape };
+            estimate(&spec, shape, mode, 2).unwrap().peak_bytes()
+        };
+        assert!(
+            bytes(batch) <= memory && bytes(batch + 1) > memory,
+            "{name}"
+        );
+        assert_eq!(largest(1 << 18), 0, "{name}");
+    }
 }
 
 #[test]

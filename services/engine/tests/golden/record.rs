@@ -5,7 +5,7 @@ use serde_json::Value;
 /// How many times the recorded deviation of single precision is allowed.
 const SLACK: f64 = 10.0;
 /// What a tensor that is zero but for rounding may hold, in parts of the section's largest.
-const ROUNDING: f64 = 1e-6;
+pub const ROUNDING: f64 = 1e-6;
 
 /// One recorded tensor: its size, its length as a vector, and samples at equal distances.
 pub struct Record {
@@ -51,18 +51,13 @@ impl Record {
 /// Compares a section's tensors and says what was worst.
 pub struct Section<'a> {
     name: &'a str,
-    limit: f64,
+    pub limit: f64,
     compared: Vec<(Record, f64)>,
 }
 
 impl<'a> Section<'a> {
     pub fn new(golden: &Value, name: &'a str) -> Self {
-        Self::of(golden, name, name)
-    }
-
-    /// A part of a section, named by itself.
-    pub fn of(golden: &Value, section: &str, name: &'a str) -> Self {
-        let deviation = &golden["float32_deviation"][section];
+        let deviation = &golden["float32_deviation"][name];
         Self {
             name,
             limit: SLACK * deviation["worst"].as_f64().unwrap(),

@@ -13,10 +13,33 @@ use crate::parallel::Threads;
 use crate::simd::Level;
 use crate::view::{Channels, View};
 
-/// Added to the variance under the root.
-pub const EPSILON: f64 = 1e-3;
-/// The weight of a batch in the running statistics.
-pub const MOMENTUM: f64 = 0.03;
+/// Which constants a norm has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Constants {
+    /// Of models with a dense head.
+    #[default]
+    Dense,
+    /// Of classifiers, which keep the usual ones.
+    Usual,
+}
+
+impl Constants {
+    /// Returns what is added to the variance under the root.
+    pub fn epsilon(self) -> f64 {
+        match self {
+            Self::Dense => 1e-3,
+            Self::Usual => 1e-5,
+        }
+    }
+
+    /// Returns the weight of a batch in the running statistics.
+    pub fn momentum(self) -> f64 {
+        match self {
+            Self::Dense => 0.03,
+            Self::Usual => 0.1,
+        }
+    }
+}
 
 /// The function after a convolution and its norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,11 +104,12 @@ impl<'a> Coefficients<'a> {
     }
 }
 
-/// A norm's learnt values, one per real channel each.
+/// A norm's learnt values, one per real channel each, and its constants.
 #[derive(Debug, Clone, Copy)]
 pub struct Learnt<'a> {
     pub weight: &'a [f32],
     pub bias: &'a [f32],
+    pub constants: Constants,
 }
 
 /// Turns sums and sums of squares into the batch's vectors and moves the running statistics.
@@ -99,6 +123,7 @@ pub fn finish_statistics(
 ) {
     let padded = channels.padded();
     let [running_mean, running_variance] = running;
+    let (epsilon, momentum) = (learnt.constants.epsilon(), learnt.constants.momentum());
     let count = pixels as f64;
     // The variance that estimates the population's divides by one less; a single pixel has none.
     let unbiased = count / (count - 1.0).max(1.0);
@@ -106,13 +131,13 @@ pub fn finish_statistics(
     for (index, place) in channels.places().enumerate() {
         let mean = sums[place] / count;
         let variance = (sums[padded + place] / count - mean * mean).max(0.0);
-        let inverse_deviation = 1.0 / (variance + EPSILON).sqrt();
+        let inverse_deviation = 1.0 / (variance + epsilon).sqrt();
         vectors[place] = mean as f32;
         vectors[padded + place] = inverse_deviation as f32;
         vectors[2 * padded + place] = (f64::from(learnt.weight[index]) * inverse_deviation) as f32;
         vectors[3 * padded + place] = learnt.bias[index];
         let follow = |running: &mut f32, value: f64| {
-            *running = (f64::from(*running) * (1.0 - MOMENTUM) + MOMENTUM * value) as f32;
+            *running = (f64::from(*running) * (1.0 - momentum) + momentum * value) as f32;
         };
         follow(&mut running_mean[index], mean);
         follow(&mut running_variance[index], variance * unbiased);
@@ -129,7 +154,8 @@ pub fn keep_statistics(
     let padded = channels.padded();
     vectors.fill(0.0);
     for (index, place) in channels.places().enumerate() {
-        let inverse_deviation = 1.0 / (f64::from(variance[index]) + EPSILON).sqrt();
+        let deviation = (f64::from(variance[index]) + learnt.constants.epsilon()).sqrt();
+        let inverse_deviation = 1.0 / deviation;
         vectors[place] = mean[index];
         vectors[padded + place] = inverse_deviation as f32;
         vectors[2 * padded + place] = (f64::from(learnt.weight[index]) * inverse_deviation) as f32;
@@ -140,7 +166,8 @@ pub fn keep_statistics(
 /// Folds a norm with running statistics into the weights before it; returns the scale of output channel `index`
 /// and its bias.
 pub fn fold(learnt: Learnt<'_>, mean: &[f32], variance: &[f32], index: usize) -> (f64, f32) {
-    let scale = f64::from(learnt.weight[index]) / (f64::from(variance[index]) + EPSILON).sqrt();
+    let deviation = (f64::from(variance[index]) + learnt.constants.epsilon()).sqrt();
+    let scale = f64::from(learnt.weight[index]) / deviation;
     let bias = f64::from(learnt.bias[index]) - f64::from(mean[index]) * scale;
     (scale, bias as f32)
 }

@@ -54,6 +54,7 @@ fn statistics(case: &Case) -> (Vec<f32>, [Vec<f32>; 2]) {
     let learnt = Learnt {
         weight: &case.weight,
         bias: &case.bias,
+        constants: Constants::Dense,
     };
     let channels = Channels::new(CHANNELS);
     finish_statistics(
@@ -86,7 +87,7 @@ fn exact(case: &Case, activation: Activation, channel: usize) -> (f64, f64, Vec<
         .collect();
     let mean = values.iter().sum::<f64>() / PIXELS as f64;
     let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / PIXELS as f64;
-    let deviation = (variance + EPSILON).sqrt();
+    let deviation = (variance + Constants::Dense.epsilon()).sqrt();
     let (weight, bias) = (
         f64::from(case.weight[channel]),
         f64::from(case.bias[channel]),
@@ -141,7 +142,8 @@ fn running_statistics_follow_the_unbiased_variance() {
     let (_, [means, variances]) = statistics(&case);
     for channel in 0..CHANNELS {
         let (mean, deviation, _) = exact(&case, Activation::Silu, channel);
-        let variance = (deviation * deviation - EPSILON) * PIXELS as f64 / (PIXELS - 1) as f64;
+        let variance = (deviation * deviation - Constants::Dense.epsilon()) * PIXELS as f64
+            / (PIXELS - 1) as f64;
         assert!((f64::from(means[channel]) - 0.03 * mean).abs() < 1e-6);
         assert!((f64::from(variances[channel]) - 0.97 - 0.03 * variance).abs() < 1e-6);
     }

@@ -111,6 +111,7 @@ impl Conv {
             bias: graph.parameter(format!("{name}.bn.bias"), channels.clone(), Role::Bias),
             mean: graph.buffer(format!("{name}.bn.running_mean"), channels.clone()),
             variance: graph.buffer(format!("{name}.bn.running_var"), channels),
+            constants: graph.norm_constants,
         };
         let convolution = shape.convolution(weight, None, Some(norm));
         Self { name, convolution }
