@@ -1,8 +1,9 @@
 //! From files to batches: reading a data set, decoding, augmenting and preparing batches ahead of the step.
 //!
-//! `yolo` and `labels` read a data set in the YOLO layout, `folders` one of a folder for each class; `decode` and `picture` hold images; `cache` keeps decoded
-//! ones; `letterbox` and `augment` say what the network sees; `batches` puts batches together and `loader` does so on
-//! threads of its own. `sample` draws a data set for those who have none.
+//! `yolo` and `labels` read a data set in the YOLO layout, `folders` one of a folder for each class; `decode` and
+//! `picture` hold images; `cache` keeps decoded ones; `letterbox` and `augment` say what the network sees, `masks` and
+//! `targets` what it is compared with; `batches` puts batches together and `loader` does so on threads of its own.
+//! `sample` draws a data set for those who have none.
 //!
 //! **Invariant**: a training batch is a function of (data set, options, seed, epoch, batch number). Nothing here
 //! remembers what was drawn before, so a run resumes from its position alone.

@@ -217,10 +217,7 @@ fn unfold(graph: &Graph, tensors: &BTreeMap<String, Tensor>) -> BTreeMap<String,
         norms.insert(info.name.clone(), filled(1.0));
         norms.insert(format!("{block}.bn.bias"), bias.clone());
         norms.insert(format!("{block}.bn.running_mean"), filled(0.0));
-        norms.insert(
-            format!("{block}.bn.running_var"),
-            filled(variance),
-        );
+        norms.insert(format!("{block}.bn.running_var"), filled(variance));
     }
     norms
 }

@@ -178,8 +178,8 @@ fn folded(graph: &Graph, state: &State, convolution: &Convolution) -> (Vec<f32>,
     let mut weights = Vec::with_capacity(weight.len());
     let mut biases = Vec::with_capacity(convolution.output_channels);
     for (channel, kernel) in weight.chunks_exact(per_channel).enumerate() {
-        let scale =
-            f64::from(gamma[channel]) / (f64::from(variance[channel]) + norm.constants.epsilon()).sqrt();
+        let scale = f64::from(gamma[channel])
+            / (f64::from(variance[channel]) + norm.constants.epsilon()).sqrt();
         weights.extend(
             kernel
                 .iter()

@@ -54,11 +54,11 @@ pub fn run_folder(
         .as_deref()
         .map(import::read)
         .transpose()?;
-    let yaml = serde_yaml::to_string(&options).map_err(|error| Error::Argument {
+    let trainer = Trainer::new(options, dataset, pretrained.as_ref())?;
+    let yaml = serde_yaml::to_string(trainer.options()).map_err(|error| Error::Argument {
         argument: "options",
         rule: error.to_string(),
     })?;
-    let trainer = Trainer::new(options, dataset, pretrained.as_ref())?;
     files::write_atomically(&paths.arguments, yaml.as_bytes())?;
     let drawn = trainer
         .first_batch()

@@ -446,3 +446,36 @@ fn an_odd_side_is_rounded_and_broken_pictures_are_named_once() {
             .all(|epoch| (0.0..=1.0).contains(&epoch.data_wait_share))
     );
 }
+
+#[test]
+fn ten_thousand_objects_in_a_picture_are_trained_on_and_validated() {
+    let mut crowded = (*dataset()).clone();
+    for samples in [&mut crowded.train, &mut crowded.val] {
+        samples.truncate(1);
+        samples[0].labels = (0..10_000u32)
+            .map(|index| {
+                let place = |step: u32| (step as f32 + 0.5) / 100.0;
+                let (x, y) = (place(index % 100), place(index / 100));
+                crate::data::Label::boxed(index % 2, [x, y, 0.012, 0.012])
+            })
+            .collect();
+    }
+    let mut options = TrainOptions {
+        epochs: 1,
+        batch: 1,
+        imgsz: 320,
+        ..options()
+    };
+    options.augmentation = crate::data::Augmentation::NONE;
+    let mut trainer = Trainer::new(options, Arc::new(crowded), None).unwrap();
+    let (ending, recorded) = run(&mut trainer, None);
+    assert_eq!(ending, Ending::Completed);
+    assert!(
+        recorded.steps[0].objects > 5000,
+        "{}",
+        recorded.steps[0].objects
+    );
+    let losses = &recorded.steps[0].losses;
+    assert!(losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
+    assert!(recorded.epochs[0].validation.is_some());
+}

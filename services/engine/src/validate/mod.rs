@@ -183,6 +183,20 @@ impl Validator {
                 rule: format!("the data set has no pictures in {:?}", options.split),
             });
         }
+        dataset.check_task(spec.task)?;
+        let layout = dataset.keypoints.as_ref();
+        if let Some((wanted, layout)) = spec.keypoints.zip(layout)
+            && wanted != layout.shape
+        {
+            let shape = layout.shape;
+            return Err(Error::Argument {
+                argument: "data",
+                rule: format!(
+                    "the data set has {} keypoints of {} numbers and the model {} of {}",
+                    shape.count, shape.dims, wanted.count, wanted.dims
+                ),
+            });
+        }
         let labels_max = samples.iter().map(|sample| sample.labels.len()).max();
         let nms = NmsOptions {
             confidence: options.conf,
@@ -190,7 +204,6 @@ impl Validator {
             detection_count_max: options.max_det.max(labels_max.unwrap_or(0)),
             ..NmsOptions::validation()
         };
-        let layout = dataset.keypoints.as_ref();
         let loss_settings = LossSettings {
             gains: options.gains,
             keypoint_sigmas: layout.map_or_else(Vec::new, |layout| layout.sigmas.clone()),

@@ -8,6 +8,9 @@ const OVERLAP_MAX: f32 = 0.3;
 /// Mirrors the scene and pastes the share `share` of those mirrored objects that overlap little with what is there,
 /// the least overlapping first.
 pub fn copy_paste(scene: &mut Scene, share: f64) {
+    if share == 0.0 {
+        return;
+    }
     let size = (scene.picture.width(), scene.picture.height());
     let mut candidates: Vec<(f32, Object)> = Vec::new();
     for object in scene
