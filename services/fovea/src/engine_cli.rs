@@ -133,6 +133,12 @@ fn train(mut arguments: Arguments, stop: &StopHandle, is_json: bool) -> Result<(
         for (name, value) in &arguments.0 {
             options.set(name, value)?;
         }
+        // `model=FILE` is a model to begin with.
+        let base = PathBuf::from(&options.model);
+        if base.is_file() {
+            options.model = engine::import::model_name(&base)?;
+            options.pretrained.get_or_insert(base);
+        }
         train::run_folder(options, &folder, stop, &mut bar)?
     };
     bar.bar.finish_and_clear();

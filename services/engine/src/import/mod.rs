@@ -1,7 +1,8 @@
 //! Weights from elsewhere as a base model: PyTorch's `.pt`, `.safetensors`, `.onnx`, and our own checkpoints.
 //!
 //! For callers: [`into_state`] gives a model fresh weights and takes over what a file has for it; [`read`] and
-//! [`load`] are its two halves, and [`fitted`] makes a model to train as wide as the weights it begins with. Tensors go by the reference's names (`model.0.conv.weight`). Whatever fits by name and
+//! [`load`] are its two halves, [`fitted`] makes a model to train as wide as the weights it begins with, and
+//! [`model_name`] tells which model a file is of. Tensors go by the reference's names (`model.0.conv.weight`). Whatever fits by name and
 //! shape is taken over; the head's rows follow the names of their classes; the report says what was not.
 //!
 //! **Invariant**: nothing in a file is ever run, and no size that a file claims is believed before it is there.
@@ -20,8 +21,8 @@ use std::path::Path;
 
 pub use load::{LoadReport, Skipped, fitted, into_state, load};
 
-use crate::checkpoint::Checkpoint;
-use crate::models;
+use crate::checkpoint::{Checkpoint, files};
+use crate::models::{self, ModelSpec};
 use crate::{Error, Result};
 
 /// The most tensors of a file.
@@ -114,6 +115,24 @@ pub fn read(path: &Path) -> Result<Weights> {
     Err(refuse(
         "not a file of weights: .fovea, .pt, .safetensors and .onnx are read".into(),
     ))
+}
+
+/// Returns the name of the model whose weights a file holds: our own files say it, others by their own names
+/// (`yolo11n.pt`).
+pub fn model_name(path: &Path) -> Result<String> {
+    if let Ok(checkpoint) = files::read(path) {
+        return Ok(checkpoint.header.model.name());
+    }
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    match ModelSpec::parse(&stem, 1) {
+        Ok(spec) => Ok(spec.name()),
+        Err(_) => Err(Error::Weights {
+            place: path.display().to_string(),
+            rule: format!(
+                "'{stem}' is no model's name: say which one with model=NAME pretrained=FILE"
+            ),
+        }),
+    }
 }
 
 /// Returns the number of elements of a shape, if it is one at all.
