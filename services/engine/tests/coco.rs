@@ -183,7 +183,7 @@ fn judged(pictures: &[Picture], kind: &str) -> Option<Vec<Vec<Option<Vec<f64>>>>
     }
     let task = json!({
         "kind": kind,
-        "sigmas": [SIGMA; KEYPOINTS],
+        "sigmas": vec![SIGMA; KEYPOINTS],
         "dataset": {
             "images": (0..pictures.len()).map(|id| json!({"id": id})).collect::<Vec<Value>>(),
             "categories": (0..CLASSES).map(|id| json!({"id": id})).collect::<Vec<Value>>(),

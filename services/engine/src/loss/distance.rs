@@ -12,6 +12,10 @@ const _: () = assert!(BIN_COUNT == LANES, "one side fills the lanes exactly");
 const DISTANCE_MAXIMUM: f64 = BIN_COUNT as f64 - 1.0 - 0.01;
 
 /// The sides of one anchor's box: left, top, right, bottom, in cells.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack while one anchor is worked on"
+)]
 pub(crate) enum Sides<'a> {
     Bins {
         logits: &'a [[f32; BIN_COUNT]],

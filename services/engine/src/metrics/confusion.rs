@@ -49,12 +49,10 @@ impl ConfusionMatrix {
                 continue;
             }
             let mut best = (None, IOU);
-            for index in 0..labels.len() {
-                if !is_taken[index] {
-                    let overlap = overlap(index, place);
-                    if overlap > best.1 {
-                        best = (Some(index), overlap);
-                    }
+            for (index, _) in is_taken.iter().enumerate().filter(|(_, taken)| !**taken) {
+                let overlap = overlap(index, place);
+                if overlap > best.1 {
+                    best = (Some(index), overlap);
                 }
             }
             let truth = best.0.map(|index| {

@@ -54,7 +54,7 @@ pub(super) fn judge(
     labels: &[Truth],
     overlap: impl Fn(usize, usize) -> f64,
 ) -> Vec<Verdict> {
-    let mut taken = vec![[0u16; SIZES]; labels.len()];
+    let mut taken: [_; SIZES] = std::array::from_fn(|_| vec![0u16; labels.len()]);
     let mut near = Vec::new();
     let mut verdicts = Vec::with_capacity(detections.len());
     for (index, detection) in detections.iter().enumerate() {
@@ -68,13 +68,13 @@ pub(super) fn judge(
             }
         }
         let mut verdict = Verdict::default();
-        for size in 0..SIZES {
+        for (size, taken) in taken.iter_mut().enumerate() {
             for (bit, &threshold) in IOU_THRESHOLDS.iter().enumerate() {
                 let best = |is_wanted: bool| {
                     let mut best = None;
                     let mut largest = threshold;
                     for &(place, overlap) in &near {
-                        let is_free = taken[place][size] >> bit & 1 == 0;
+                        let is_free = taken[place] >> bit & 1 == 0;
                         let fits = is_in_range(size, labels[place].area) == is_wanted;
                         let is_better = overlap > largest || best.is_none() && overlap >= largest;
                         if is_free && fits && is_better {
@@ -87,7 +87,7 @@ pub(super) fn judge(
                 let own = best(true);
                 let other = if own.is_none() { best(false) } else { None };
                 if let Some(place) = own.or(other) {
-                    taken[place][size] |= 1 << bit;
+                    taken[place] |= 1 << bit;
                 }
                 if own.is_some() {
                     verdict.hits[size] |= 1 << bit;

@@ -73,6 +73,20 @@ impl TurnedDetection {
             area: f64::from(self.bounds[2]) * f64::from(self.bounds[3]),
         }
     }
+
+    /// Returns the corners of the upright box around it.
+    pub fn corners_around(&self) -> [f32; 4] {
+        let [x, y, width, height, angle] = self.bounds;
+        let (sin, cos) = angle.sin_cos();
+        let half_width = ((width * cos).abs() + (height * sin).abs()) / 2.0;
+        let half_height = ((width * sin).abs() + (height * cos).abs()) / 2.0;
+        [
+            x - half_width,
+            y - half_height,
+            x + half_width,
+            y + half_height,
+        ]
+    }
 }
 
 impl Label {

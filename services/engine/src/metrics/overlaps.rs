@@ -98,8 +98,8 @@ mod tests {
             values: &values,
         };
         let mut map = vec![0u16; 32];
-        for pixel in 0..32 {
-            map[pixel] = match (pixel % 8, pixel / 8) {
+        for (pixel, instance) in map.iter_mut().enumerate() {
+            *instance = match (pixel % 8, pixel / 8) {
                 (5.., _) => 1,
                 (0..=2, 0) => 2,
                 _ => 0,

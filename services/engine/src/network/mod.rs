@@ -240,6 +240,16 @@ impl Network {
         Self::with_options(spec, shape, options, threads)
     }
 
+    /// As [`Network::infer`], but its outputs are left as they are, for [`crate::metrics::Detector`] to read; it has
+    /// no [`Network::predictions`].
+    pub fn infer_outputs(spec: &ModelSpec, shape: InputShape, threads: &Threads) -> Result<Self> {
+        let options = Options {
+            is_decoding: false,
+            ..Options::new(Mode::Infer, threads.count())
+        };
+        Self::with_options(spec, shape, options, threads)
+    }
+
     /// Makes a network with a plan of its own kind.
     pub fn with_options(
         spec: &ModelSpec,

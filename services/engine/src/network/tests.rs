@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::models;
+use crate::ops::conv2d::Algorithm;
 use crate::plan;
 
 const CLASSES: usize = 3;
@@ -243,6 +244,41 @@ fn predictions_do_not_depend_on_kept_memory_or_the_batch() {
     let second = predict(1, &pair[pair.len() / 2..], false);
     for (a, b) in second.iter().zip(&both[both.len() / 2..]) {
         assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} and {b}");
+    }
+}
+
+/// The outputs of a training pass, by which batch statistics have gone through every layer.
+fn raw_outputs(name: &str, algorithm: Option<Algorithm>) -> Vec<f32> {
+    let (spec, threads) = (
+        ModelSpec::parse(name, CLASSES).unwrap(),
+        Threads::new(2).unwrap(),
+    );
+    let options = plan::Options {
+        algorithm,
+        ..plan::Options::new(Mode::Train, 2)
+    };
+    let mut network = Network::with_options(&spec, shape(2), options, &threads).unwrap();
+    let mut state = models::initialise(&spec, 3);
+    network.forward(&mut state, Images::U8(&images(shape(2))));
+    let mut values = Vec::new();
+    for level in network.outputs().branches.into_iter().flatten() {
+        values.extend_from_slice(level.boxes);
+        values.extend_from_slice(level.scores);
+    }
+    values
+}
+
+#[test]
+fn winograd_agrees_with_direct_convolution() {
+    for name in ["yolo11n", "yolo11s", "yolo26n", "yolov8n"] {
+        let direct = raw_outputs(name, Some(Algorithm::Direct));
+        let fastest = raw_outputs(name, None);
+        let squares: f64 = direct.iter().map(|&value| f64::from(value).powi(2)).sum();
+        let rms = (squares / direct.len() as f64).sqrt();
+        let differences = direct.iter().zip(&fastest).map(|(a, b)| (a - b).abs());
+        let worst = f64::from(differences.fold(0.0, f32::max)) / rms;
+        println!("{name}: worst {worst:.1e} of the outputs' rms");
+        assert!(worst > 0.0 && worst <= 1e-4, "{name}: {worst:e}");
     }
 }
 

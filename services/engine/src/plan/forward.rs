@@ -168,7 +168,7 @@ impl Lowering {
                 self.forward_node(index);
             }
         }
-        if self.options.mode == Mode::Infer {
+        if self.options.mode == Mode::Infer && self.options.is_decoding {
             self.decode(spec);
         }
     }
@@ -347,6 +347,10 @@ impl Lowering {
             width,
             ..
         } = extent;
+        let options = conv2d::Options {
+            algorithm: self.options.algorithm,
+            level: None,
+        };
         let operator = match convolution.form {
             Form::Dense => {
                 let shape = conv2d::Shape {
@@ -359,7 +363,7 @@ impl Lowering {
                     stride: convolution.stride,
                     is_image,
                 };
-                Operator::Dense(Conv2d::new(shape, conv2d::Options::default()))
+                Operator::Dense(Conv2d::new(shape, options))
             }
             Form::Depthwise => {
                 let shape = depthwise::Shape {
@@ -379,7 +383,7 @@ impl Lowering {
                     input: self.layout.place(input).channels.clone(),
                     output: output_channels.clone(),
                 };
-                Operator::Transposed(Transposed::new(shape, conv2d::Options::default()))
+                Operator::Transposed(Transposed::new(shape, options))
             }
         };
         self.convolutions.push(PlannedConvolution {

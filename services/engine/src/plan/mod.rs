@@ -21,7 +21,7 @@ use std::fmt;
 use crate::graph::{self, Form, Graph};
 use crate::models::{self, ModelSpec};
 use crate::network::InputShape;
-use crate::ops::conv2d::{Conv2d, Pass};
+use crate::ops::conv2d::{Algorithm, Conv2d, Pass};
 use crate::ops::depthwise::Depthwise;
 use crate::ops::transposed::Transposed;
 use crate::ops::view::Channels;
@@ -56,6 +56,10 @@ pub struct Options {
     pub thread_count: usize,
     /// For prediction.
     pub branches: Branches,
+    /// For prediction: outputs become rows of predictions. Who reads the outputs themselves does without.
+    pub is_decoding: bool,
+    /// How dense convolutions are computed where the shape allows it; the default is the fastest way.
+    pub algorithm: Option<Algorithm>,
     /// Every value keeps its own memory and every sum its own launch, so that all can be looked at.
     pub keep_everything: bool,
 }
@@ -67,6 +71,8 @@ impl Options {
             mode,
             thread_count,
             branches: Branches::default(),
+            is_decoding: true,
+            algorithm: None,
             keep_everything: false,
         }
     }

@@ -14,16 +14,16 @@ mod font;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoint;
+use crate::data::augment::classify;
 use crate::data::batches::STRIDE;
 use crate::data::letterbox::Letterbox;
 use crate::data::picture::Picture;
-use crate::metrics::NmsOptions;
-use crate::models::ModelSpec;
+use crate::metrics::{Detector, NmsOptions};
+use crate::models::{ModelSpec, Task};
 use crate::network::{Images, InputShape, State};
 use crate::parallel::Threads;
 use crate::plan::Mode;
 use crate::train::Networks;
-use crate::validate::suppress;
 use crate::{Error, Result};
 
 /// The most pictures that go through the network at once.
@@ -86,7 +86,7 @@ pub struct Found {
     pub class: u32,
     pub name: String,
     pub score: f32,
-    /// Left, top, right, bottom in pixels of the picture.
+    /// Left, top, right, bottom in pixels of the picture; of whole pictures all of it.
     pub bounds: [f32; 4],
 }
 
@@ -134,6 +134,9 @@ impl Predictor {
         options: &PredictOptions,
     ) -> Result<Vec<Vec<Found>>> {
         options.check()?;
+        if self.spec.task == Task::Classify {
+            return self.classify(pictures, options);
+        }
         let fits: Vec<Letterbox> = pictures
             .iter()
             .map(|picture| Letterbox::tight((picture.width(), picture.height()), self.size, STRIDE))
@@ -144,6 +147,47 @@ impl Predictor {
         for same_frame in order.chunk_by(|&a, &b| fits[a].frame == fits[b].frame) {
             for chunk in same_frame.chunks(BATCH_MAX) {
                 self.predict_chunk(pictures, &fits, chunk, options, &mut found)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the classes of each whole picture that are likely enough, the surest first.
+    fn classify(
+        &mut self,
+        pictures: &[&Picture],
+        options: &PredictOptions,
+    ) -> Result<Vec<Vec<Found>>> {
+        let size = self.size;
+        let mut found = Vec::with_capacity(pictures.len());
+        for chunk in pictures.chunks(BATCH_MAX) {
+            let mut images = vec![0; chunk.len() * size * size * 3];
+            let targets = images.chunks_exact_mut(size * size * 3);
+            self.threads
+                .run_each(chunk.iter().zip(targets), |_, (picture, target)| {
+                    target.copy_from_slice(classify::validation_view(picture, size).pixels());
+                });
+            let shape = InputShape::square(chunk.len(), size);
+            let network = self.networks.get_loaded(shape, &self.state)?;
+            network.infer_forward(Images::U8(&images));
+            let logits = network.outputs().logits;
+            let logits = logits.expect("invariant: a classifier has logits");
+            let rows = logits.values.chunks_exact(logits.pixel_stride);
+            for (picture, row) in chunk.iter().zip(rows) {
+                let bounds = [0.0, 0.0, picture.width() as f32, picture.height() as f32];
+                let mut classes: Vec<_> = probabilities(&row[..self.classes.len()])
+                    .zip(0u32..)
+                    .filter(|(score, _)| *score > options.conf)
+                    .collect();
+                classes.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+                let classes = classes.into_iter().take(options.max_det);
+                let classes = classes.map(|(score, class)| Found {
+                    class,
+                    name: self.classes[class as usize].clone(),
+                    score,
+                    bounds,
+                });
+                found.push(classes.collect());
             }
         }
         Ok(found)
@@ -171,7 +215,13 @@ impl Predictor {
         };
         let network = self.networks.get_loaded(shape, &self.state)?;
         network.infer_forward(Images::U8(&images));
-        let detections = suppress(&network.predictions(), &options.nms(), &self.threads);
+        let detector = Detector::new(&self.spec, options.nms());
+        let outputs = network.outputs();
+        let mut detections = vec![Vec::new(); chunk.len()];
+        self.threads
+            .run_each(detections.iter_mut(), |image, detections| {
+                *detections = detector.boxes(&outputs, image);
+            });
         for (&index, detections) in chunk.iter().zip(detections) {
             found[index] = detections
                 .into_iter()
@@ -185,6 +235,14 @@ impl Predictor {
         }
         Ok(())
     }
+}
+
+/// Returns the softmax of logits.
+fn probabilities(logits: &[f32]) -> impl Iterator<Item = f32> + '_ {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let exp = move |logit: &f32| f64::from(logit - largest).exp();
+    let sum: f64 = logits.iter().map(exp).sum();
+    logits.iter().map(move |logit| (exp(logit) / sum) as f32)
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl Networks {
             self.held.truncate(self.held_max - 1);
             let mut network = match self.mode {
                 Mode::Train => Network::train(&self.spec, shape, &self.threads)?,
-                Mode::Infer => Network::infer(&self.spec, shape, &self.threads)?,
+                Mode::Infer => Network::infer_outputs(&self.spec, shape, &self.threads)?,
             };
             if !self.freeze.is_empty() {
                 network.keep_statistics(|tensor| self.freeze.holds(tensor));

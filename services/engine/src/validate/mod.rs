@@ -285,8 +285,8 @@ impl Validator {
     }
 }
 
-/// Suppresses doubles, image by image on all threads.
-pub(crate) fn suppress(
+/// Suppresses doubles in decoded predictions, image by image on all threads.
+pub fn suppress(
     predictions: &Predictions<'_>,
     options: &NmsOptions,
     threads: &Threads,

@@ -5,6 +5,7 @@ use engine::graph::Op;
 use engine::loss::{Loss, LossInput, LossSettings};
 use engine::models::{self, Family, ModelSpec, Task};
 use engine::network::{HeadLevel, Images, InputShape, Map, Network, Outputs, Predictions, State};
+use engine::ops::conv2d::Algorithm;
 use engine::parallel::Threads;
 use engine::plan::{Branches, Mode, Options};
 use serde_json::Value;
@@ -78,6 +79,8 @@ impl Case {
         let options = Options {
             branches,
             keep_everything,
+            // Winograd rounds otherwise; it is compared with this in the network's own tests.
+            algorithm: Some(Algorithm::Direct),
             ..Options::new(mode, self.threads.count())
         };
         let shape = InputShape::square(BATCH, SIDE);
@@ -225,7 +228,7 @@ impl Case {
         let mut network = self.network(Mode::Train, Branches::default(), false);
         let mut state = self.state.clone();
         network.forward(&mut state, Images::F32(&self.images));
-        let mut loss = Loss::new(&self.spec, LossSettings::default());
+        let mut loss = loss_of(&self.spec);
         let targets = formula::targets(&self.spec);
         let (outputs, mut output_gradients) = network.outputs_and_gradients();
         let branch_count = outputs.branches.len();
@@ -237,9 +240,23 @@ impl Case {
         };
         let mut gradient = vec![0.0; state.parameters.len()];
         let output = loss.compute(&outputs, &mut output_gradients, &mut gradient, &input);
+        let mut vector = f64_items(&output.items);
+        if let [first, _] = &outputs.branches[..] {
+            let alone = Outputs {
+                branches: vec![first.clone()],
+                ..outputs.clone()
+            };
+            let one_to_many = loss_of(&self.spec).evaluate(&alone, &input);
+            let weights = loss.branch_weights(2);
+            for (item, &other) in vector.iter_mut().zip(one_to_many.items.iter()) {
+                *item = weights[0] * f64::from(other) + weights[1] * *item;
+            }
+        }
         network.backward(&state, &mut gradient);
 
-        let mut failures = self.loss(loss.item_names(), &output.items, output.total);
+        let items = f64_items(&output.items);
+        let mut failures = self.loss(loss.item_names(), &items, output.total);
+        failures.extend(self.loss_vector(&vector));
         for branch in 0..branch_count {
             failures.extend(self.assignment(&loss, branch));
         }
@@ -263,14 +280,37 @@ impl Case {
         (failures, gradient)
     }
 
-    fn loss(&self, names: &[&str], items: &[f32], total: f64) -> Vec<String> {
+    /// Compares the items of all branches together, as often as there are images.
+    fn loss_vector(&self, items: &[f64]) -> Vec<String> {
+        let expected = numbers(&self.golden["loss_vector"]);
+        assert_eq!(items.len(), expected.len());
+        let factor = match self.spec.task {
+            Task::Classify => 1.0,
+            _ => BATCH as f64,
+        };
+        let deviation = |(item, &expected): (&f64, &f64)| match expected {
+            0.0 => item.abs(),
+            expected => (factor * item / expected - 1.0).abs(),
+        };
+        let deviations: Vec<f64> = items.iter().zip(&expected).map(deviation).collect();
+        let worst = deviations.iter().copied().fold(0.0, f64::max);
+        println!("{} loss_vector: worst {worst:.1e}", self.name());
+        if deviations.iter().all(|deviation| *deviation <= LOSS_LIMIT) {
+            return Vec::new();
+        }
+        vec![format!(
+            "loss_vector: {items:?} times {factor} instead of {expected:?}"
+        )]
+    }
+
+    fn loss(&self, names: &[&str], items: &[f64], total: f64) -> Vec<String> {
         let recorded = self.golden["loss_items"].as_object().unwrap();
         assert_eq!(recorded.len(), names.len());
         let whole = self.golden["loss"].as_f64().unwrap();
         let pairs = names
             .iter()
             .zip(items)
-            .map(|(&name, &item)| (name, f64::from(item), recorded[name].as_f64().unwrap()))
+            .map(|(&name, &item)| (name, item, recorded[name].as_f64().unwrap()))
             .chain([("loss", total, whole)]);
         let mut failures = Vec::new();
         for (name, got, expected) in pairs {
@@ -326,6 +366,14 @@ impl Case {
         }
         Vec::new()
     }
+}
+
+fn loss_of(spec: &ModelSpec) -> Loss {
+    Loss::new(spec, LossSettings::default())
+}
+
+fn f64_items(items: &[f32]) -> Vec<f64> {
+    items.iter().map(|&item| f64::from(item)).collect()
 }
 
 fn compare_rows(section: &mut Section<'_>, recorded: &Value, network: &Network) {

@@ -62,8 +62,9 @@ impl PoseTerm<'_> {
                 if let Some(gradient) = &mut gradient {
                     let slope = gradient.keypoint_scale * factor * similarity * 2.0 / spread
                         * keypoint_scale(self.family);
-                    for axis in 0..2 {
-                        gradient.raw[index * dims + axis] = (slope * error[axis]) as f32;
+                    let raw = &mut gradient.raw[index * dims..];
+                    for (raw, error) in raw.iter_mut().zip(error) {
+                        *raw = (slope * error) as f32;
                     }
                 }
             }
