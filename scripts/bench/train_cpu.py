@@ -30,8 +30,10 @@ bench = Bench("train-cpu")
 
 
 def ours(model, size, batch=BATCH, threads=CORES, precision="f32", steps=STEPS):
-    return [FOVEA, "--json", "engine", "bench", "mode=train", f"model={model}", f"imgsz={size}", f"batch={batch}",
-            f"threads={threads}", f"steps={steps}", *rounds.precision(precision)]
+    # As many classes as the package's own descriptions have.
+    classes = 1000 if model.endswith("-cls") else 80
+    return [FOVEA, "--json", "engine", "bench", "mode=train", f"model={model}", f"classes={classes}", f"imgsz={size}",
+            f"batch={batch}", f"threads={threads}", f"steps={steps}", *rounds.precision(precision)]
 
 
 def theirs(model, size, kind):
