@@ -4,10 +4,9 @@ use super::{Case, Record, Report};
 use crate::clock::Stopwatch;
 use crate::data::letterbox::Letterbox;
 use crate::data::picture::Picture;
-use crate::metrics::NmsOptions;
+use crate::metrics::{Detector, NmsOptions};
 use crate::network::{Images, InputShape, Network, State};
 use crate::parallel::Threads;
-use crate::validate::suppress;
 use crate::{Error, Result};
 
 /// Predictions before those that count.
@@ -51,6 +50,7 @@ pub fn prediction(case: &PredictionCase, state: &State) -> Result<Report> {
         confidence: case.confidence,
         ..NmsOptions::prediction()
     };
+    let detector = Detector::new(&case.case.spec, options);
     let mut images = vec![0; 3 * network.plan().shape.pixel_count()];
     let mut record = Record::new(&case.case);
     for step in 0..WARM_UP_STEPS + case.case.steps {
@@ -63,7 +63,10 @@ pub fn prediction(case: &PredictionCase, state: &State) -> Result<Report> {
         record.add("letterbox", whole.elapsed());
         network.infer_forward(Images::U8(&images));
         let watch = Stopwatch::start();
-        suppress(&network.predictions(), &options, &threads);
+        let outputs = network.outputs();
+        threads.run(case.case.batch, |image| {
+            detector.boxes(&outputs, image);
+        });
         record.add("suppression", watch.elapsed());
         record.step(whole.elapsed());
     }
