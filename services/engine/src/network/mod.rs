@@ -2,9 +2,11 @@
 //! as flat vectors.
 
 mod arena;
+mod backward;
 mod heads;
 mod outputs;
 mod run;
+mod weights;
 
 use std::time::Duration;
 
@@ -355,11 +357,12 @@ impl Network {
             let [packed, bias] = planned
                 .folded
                 .expect("a network for prediction loads parameters");
-            let mut weights = vec![0.0; planned.weight_len()];
+            let mut values = vec![0.0; planned.weight_len()];
             let mut shift = vec![0.0; planned.convolution.output_channels];
-            run::fold(graph, &planned.convolution, state, &mut weights, &mut shift);
-            let [packed, bias] = [packed, bias].map(|id| run::buffer(&self.plan, &self.arena, id));
-            run::pack(&self.threads, planned, Pass::Forward, &weights, packed);
+            weights::fold(graph, &planned.convolution, state, &mut values, &mut shift);
+            let [packed, bias] =
+                [packed, bias].map(|id| outputs::buffer(&self.plan, &self.arena, id));
+            weights::pack(&self.threads, planned, Pass::Forward, &values, packed);
             planned.output_channels.spread(&shift, bias);
         }
     }
@@ -393,7 +396,7 @@ impl Network {
             class_count: spec.class_count,
             extra_count: spec.extra_channels(),
             form: planned.form,
-            values: run::values(&self.plan, &self.arena, planned.output),
+            values: outputs::values(&self.plan, &self.arena, planned.output),
         }
     }
 
@@ -401,7 +404,7 @@ impl Network {
     ///
     /// Unless the plan keeps everything, other values may have taken its memory since.
     pub fn value(&self, id: ValueId) -> Option<Vec<f32>> {
-        run::unpadded(&self.plan, &self.arena, id)
+        outputs::unpadded(&self.plan, &self.arena, id)
     }
 
     /// Starts measuring the time of each launch.

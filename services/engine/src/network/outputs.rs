@@ -1,4 +1,4 @@
-//! Lends out what the head put out, and where its gradients go.
+//! Lends out pieces of the arena: what the head put out, where its gradients go, single values.
 #![expect(
     unsafe_code,
     reason = "plain slices of arena buffers that the plan keeps apart"
@@ -6,7 +6,8 @@
 
 use super::arena::Arena;
 use super::heads::{HeadLevel, HeadLevelGradient, Map, MapGradient, OutputGradients, Outputs};
-use crate::plan::{Plan, PlannedHead, PlannedMap, PlannedOutput, Slot};
+use crate::graph::ValueId;
+use crate::plan::{BufferId, Plan, PlannedHead, PlannedMap, PlannedOutput, Slot};
 
 /// Returns the outputs of the last forward pass.
 pub(super) fn read<'a>(plan: &Plan, arena: &'a Arena) -> Outputs<'a> {
@@ -87,4 +88,39 @@ fn check_alone(slot: Slot) {
         slot.channel, 0,
         "invariant: outputs of the head have their own buffers"
     );
+}
+
+/// Returns a buffer to write.
+#[expect(
+    clippy::mut_from_ref,
+    reason = "the network lends it out of its own exclusive borrow"
+)]
+pub(super) fn buffer<'a>(plan: &Plan, arena: &'a Arena, id: BufferId) -> &'a mut [f32] {
+    // SAFETY: called once per buffer by functions that borrow the network exclusively.
+    unsafe { arena.floats_mut(&plan.buffers[id.0]) }
+}
+
+/// Returns a buffer to read.
+pub(super) fn values<'a>(plan: &Plan, arena: &'a Arena, id: BufferId) -> &'a [f32] {
+    // SAFETY: the network writes its buffers only when it is borrowed exclusively.
+    unsafe { arena.floats(&plan.buffers[id.0]) }
+}
+
+/// Returns a value of the graph as `[batch][channel][y][x]`, without padding.
+pub(super) fn unpadded(plan: &Plan, arena: &Arena, id: ValueId) -> Option<Vec<f32>> {
+    let slot = plan.values[id.0]?;
+    let cells = arena.cells(&plan.buffers[slot.buffer.0]);
+    let value = plan.graph.value(id);
+    let [height, width] = value.size.of(plan.shape);
+    let places: Vec<usize> = plan.channels[id.0].places().collect();
+    let mut result = Vec::with_capacity(plan.shape.batch * value.channels * height * width);
+    for image in 0..plan.shape.batch {
+        for place in &places {
+            for cell in 0..height * width {
+                let pixel = image * height * width + cell;
+                result.push(cells[pixel * slot.pixel_stride + slot.channel + place].get());
+            }
+        }
+    }
+    Some(result)
 }

@@ -7,11 +7,11 @@
 use std::cell::Cell;
 
 use super::arena::Arena;
+use super::weights::{pack, parameter};
 use super::{State, outputs};
 use crate::decode::{self, Decoder};
-use crate::graph::{Convolution, Graph, ValueId};
 use crate::ops::conv2d::{Epilogue, Input, Pass};
-use crate::ops::norm::{self, Coefficients, Learnt, Vectors};
+use crate::ops::norm::{self, Learnt, Vectors};
 use crate::ops::view::View;
 use crate::ops::{attention, elementwise, global_pool, max_pool, upsample};
 use crate::parallel::Threads;
@@ -39,11 +39,12 @@ pub(super) struct Runner<'a> {
     pub frozen: &'a [bool],
 }
 
-fn is_frozen(frozen: &[bool], convolution: usize) -> bool {
-    frozen.get(convolution).copied().unwrap_or(false)
-}
-
 impl Runner<'_> {
+    /// Returns whether the norm of a convolution keeps its running statistics.
+    pub(super) fn is_frozen(&self, convolution: usize) -> bool {
+        self.frozen.get(convolution).copied().unwrap_or(false)
+    }
+
     /// Runs one launch.
     pub fn run(&mut self, kernel: &Kernel) {
         let threads = self.threads;
@@ -150,92 +151,6 @@ impl Runner<'_> {
         }
     }
 
-    fn run_backward(&mut self, kernel: &Kernel) {
-        let threads = self.threads;
-        match *kernel {
-            Kernel::BackwardActivation { .. } => self.backward_activation(kernel),
-            Kernel::BackwardNorm {
-                convolution,
-                raw,
-                vectors,
-                gradient,
-                coefficients,
-            } => norm::backward_norm(
-                threads,
-                self.norm_shape(convolution),
-                self.view(raw),
-                Vectors::split(self.read(vectors)),
-                Coefficients::split(self.read(coefficients)),
-                self.view(gradient),
-            ),
-            Kernel::BackwardBias { .. }
-            | Kernel::BackwardWeights { .. }
-            | Kernel::BackwardData { .. } => self.backward_convolution(kernel),
-            Kernel::BackwardMaxPool {
-                extent,
-                window,
-                input,
-                output,
-                gradient,
-                input_gradient,
-            } => {
-                let pass = max_pool::Backward {
-                    input: self.view(input),
-                    output: self.view(output),
-                    gradient: self.view(gradient),
-                    input_gradient: self.view(input_gradient),
-                };
-                max_pool::backward(threads, extent, window, pass);
-            }
-            Kernel::BackwardUpsample {
-                extent,
-                gradient,
-                input_gradient,
-                write,
-            } => upsample::backward(
-                threads,
-                extent,
-                self.view(gradient),
-                self.view(input_gradient),
-                write,
-            ),
-            Kernel::BackwardGlobalPool {
-                extent,
-                gradient,
-                input_gradient,
-                write,
-            } => global_pool::backward(
-                threads,
-                extent,
-                self.view(gradient),
-                self.view(input_gradient),
-                write,
-            ),
-            Kernel::BackwardAttend {
-                ref shape,
-                input,
-                attended,
-                normalisers,
-                attended_gradient,
-                values_gradient,
-                input_gradient,
-                scratch,
-            } => {
-                let pass = attention::Backward {
-                    input: self.view(input),
-                    attended: self.view(attended),
-                    normalisers: self.cells(normalisers),
-                    attended_gradient: self.view(attended_gradient),
-                    values_gradient: self.view(values_gradient),
-                    input_gradient: self.view(input_gradient),
-                    scratch: self.cells(scratch),
-                };
-                attention::backward(threads, shape, pass);
-            }
-            _ => unreachable!("invariant: every kernel has an arm here or in `run`"),
-        }
-    }
-
     fn convolve(&mut self, kernel: &Kernel) {
         let Kernel::Convolve {
             convolution,
@@ -336,6 +251,7 @@ impl Runner<'_> {
     fn finish_statistics(&mut self, convolution: usize, vectors: BufferId) {
         let graph = &self.plan.graph;
         let planned = &self.plan.convolutions[convolution];
+        let is_frozen = self.is_frozen(convolution);
         let vectors = self.write(vectors);
         let (Subject::Train(state), Some(indices)) = (&mut self.subject, planned.convolution.norm)
         else {
@@ -347,7 +263,7 @@ impl Runner<'_> {
             constants: indices.constants,
         };
         let ranges = [indices.mean, indices.variance].map(|index| graph.buffers[index].range());
-        if is_frozen(self.frozen, convolution) {
+        if is_frozen {
             let running = ranges.map(|range| &state.buffers[range]);
             norm::keep_statistics(&planned.output_channels, learnt, running, vectors);
             return;
@@ -366,139 +282,7 @@ impl Runner<'_> {
         );
     }
 
-    fn backward_activation(&mut self, kernel: &Kernel) {
-        let Kernel::BackwardActivation {
-            convolution,
-            raw,
-            vectors,
-            gradient,
-            residual,
-            coefficients,
-        } = *kernel
-        else {
-            unreachable!("invariant: called for activations");
-        };
-        let plan = self.plan;
-        let planned = &plan.convolutions[convolution];
-        let shape = self.norm_shape(convolution);
-        let vectors = Vectors::split(self.read(vectors));
-        let written = coefficients;
-        let coefficients = self.write(written);
-        let (raw, view) = (self.view(raw), self.view(gradient));
-        let residual = residual.map(|side| (self.view(side.slot), side.write));
-        let (Subject::Backward(_, gradient), Some(indices)) =
-            (&mut self.subject, planned.convolution.norm)
-        else {
-            unreachable!("invariant: norms go backward in training");
-        };
-        let ranges =
-            [indices.weight, indices.bias].map(|index| plan.graph.parameters[index].range());
-        let [weight_gradient, bias_gradient] = gradient
-            .get_disjoint_mut(ranges)
-            .expect("invariant: tensors of the table do not overlap");
-        let pass = norm::BackwardActivation {
-            raw,
-            vectors,
-            gradient: view,
-            residual,
-            channels: &planned.output_channels,
-            weight_gradient,
-            bias_gradient,
-            coefficients,
-            sums: self.sums,
-        };
-        norm::backward_activation(self.threads, shape, pass);
-        if is_frozen(self.frozen, convolution) {
-            // Statistics that don't depend on the batch send nothing back.
-            self.write(written).fill(0.0);
-        }
-    }
-
-    fn backward_convolution(&mut self, kernel: &Kernel) {
-        let plan = self.plan;
-        match *kernel {
-            Kernel::BackwardBias {
-                convolution,
-                gradient,
-            } => {
-                let planned = &plan.convolutions[convolution];
-                let view = self.view(gradient);
-                let (threads, bias) = (self.threads, planned.convolution.bias);
-                let index = bias.expect("invariant: only biases have their gradient made");
-                let target = self.gradient_of(index);
-                match &planned.operator {
-                    Operator::Dense(conv) => conv.backward_bias(threads, view, target),
-                    Operator::Transposed(conv) => conv.backward_bias(threads, view, target),
-                    Operator::Depthwise(_) => {
-                        unreachable!("invariant: depthwise convolutions have norms")
-                    }
-                }
-            }
-            Kernel::BackwardWeights {
-                convolution,
-                input,
-                gradient,
-                scratch,
-            } => {
-                let planned = &plan.convolutions[convolution];
-                let input = input.map_or(self.images, |slot| Input::View(self.view(slot)));
-                let (threads, view) = (self.threads, self.view(gradient));
-                let scratch = self.scratch(scratch);
-                let target = self.gradient_of(planned.convolution.weight);
-                match (&planned.operator, input) {
-                    (Operator::Dense(conv), input) => {
-                        conv.backward_weights(threads, input, view, target, scratch);
-                    }
-                    (Operator::Depthwise(conv), Input::View(input)) => {
-                        conv.backward_weights(threads, input, view, target, scratch);
-                    }
-                    (Operator::Transposed(conv), Input::View(input)) => {
-                        conv.backward_weights(threads, input, view, target, scratch);
-                    }
-                    _ => unreachable!("invariant: models start with a dense convolution"),
-                }
-            }
-            Kernel::BackwardData {
-                convolution,
-                gradient,
-                input_gradient,
-                write,
-                packed,
-                scratch,
-            } => {
-                let planned = &plan.convolutions[convolution];
-                let Subject::Backward(state, _) = &self.subject else {
-                    unreachable!("invariant: gradients go backward");
-                };
-                let weights = parameter(&plan.graph, &state.parameters, planned.convolution.weight);
-                pack(
-                    self.threads,
-                    planned,
-                    Pass::BackwardData,
-                    weights,
-                    self.write(packed),
-                );
-                let (from, to) = (self.view(gradient), self.view(input_gradient));
-                let packed = self.read(packed);
-                match &planned.operator {
-                    Operator::Dense(conv) => {
-                        let scratch = self.scratch(scratch);
-                        conv.backward_data(self.threads, from, packed, to, write, scratch);
-                    }
-                    Operator::Depthwise(conv) => {
-                        conv.backward_data(self.threads, from, packed, to, write);
-                    }
-                    Operator::Transposed(conv) => {
-                        let scratch = self.scratch(scratch);
-                        conv.backward_data(self.threads, from, packed, to, write, scratch);
-                    }
-                }
-            }
-            _ => unreachable!("invariant: called for convolutions"),
-        }
-    }
-
-    fn norm_shape(&self, convolution: usize) -> norm::Shape {
+    pub(super) fn norm_shape(&self, convolution: usize) -> norm::Shape {
         let planned = &self.plan.convolutions[convolution];
         norm::Shape {
             pixels: planned.output.pixels(),
@@ -506,17 +290,10 @@ impl Runner<'_> {
             activation: planned.convolution.activation,
         }
     }
-
-    fn gradient_of(&mut self, parameter: usize) -> &mut [f32] {
-        let Subject::Backward(_, gradient) = &mut self.subject else {
-            unreachable!("invariant: gradients are made backward");
-        };
-        &mut gradient[self.plan.graph.parameters[parameter].range()]
-    }
 }
 
 impl<'a> Runner<'a> {
-    fn view(&self, slot: Slot) -> View<'a> {
+    pub(super) fn view(&self, slot: Slot) -> View<'a> {
         View {
             cells: self.cells(slot.buffer),
             offset: slot.channel,
@@ -524,21 +301,21 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn cells(&self, id: BufferId) -> &'a [Cell<f32>] {
+    pub(super) fn cells(&self, id: BufferId) -> &'a [Cell<f32>] {
         self.arena.cells(&self.plan.buffers[id.0])
     }
 
-    fn scratch(&self, id: Option<BufferId>) -> &'a [Cell<f32>] {
+    pub(super) fn scratch(&self, id: Option<BufferId>) -> &'a [Cell<f32>] {
         id.map_or(&[], |id| self.cells(id))
     }
 
-    fn read(&self, id: BufferId) -> &'a [f32] {
+    pub(super) fn read(&self, id: BufferId) -> &'a [f32] {
         // SAFETY: a launch reads vectors, biases and packed weights through this, and has finished writing
         // them by then; the plan gives them memory of their own while they are in use.
         unsafe { self.arena.floats(&self.plan.buffers[id.0]) }
     }
 
-    fn write(&self, id: BufferId) -> &'a mut [f32] {
+    pub(super) fn write(&self, id: BufferId) -> &'a mut [f32] {
         // SAFETY: as for `read`; a launch writes a buffer before it reads it.
         unsafe { self.arena.floats_mut(&self.plan.buffers[id.0]) }
     }
@@ -546,93 +323,4 @@ impl<'a> Runner<'a> {
 
 fn size(extent: Extent) -> (usize, usize) {
     (extent.pixels(), extent.channels)
-}
-
-/// Returns a parameter's values.
-pub(super) fn parameter<'a>(graph: &Graph, parameters: &'a [f32], index: usize) -> &'a [f32] {
-    &parameters[graph.parameters[index].range()]
-}
-
-/// Packs canonical weights for a pass.
-pub(super) fn pack(
-    threads: &Threads,
-    planned: &PlannedConvolution,
-    pass: Pass,
-    weights: &[f32],
-    packed: &mut [f32],
-) {
-    match &planned.operator {
-        Operator::Dense(conv) => conv.pack(threads, pass, weights, packed),
-        Operator::Depthwise(conv) => conv.pack(weights, packed),
-        Operator::Transposed(conv) => conv.pack(threads, pass, weights, packed),
-    }
-}
-
-/// Folds a convolution's norm into weights and bias, both in canonical order.
-pub(super) fn fold(
-    graph: &Graph,
-    convolution: &Convolution,
-    state: &State,
-    weights: &mut [f32],
-    bias: &mut [f32],
-) {
-    let value = |index| parameter(graph, &state.parameters, index);
-    weights.copy_from_slice(value(convolution.weight));
-    let Some(indices) = convolution.norm else {
-        match convolution.bias {
-            Some(index) => bias.copy_from_slice(value(index)),
-            None => bias.fill(0.0),
-        }
-        return;
-    };
-    let learnt = Learnt {
-        weight: value(indices.weight),
-        bias: value(indices.bias),
-        constants: indices.constants,
-    };
-    let statistic = |index: usize| &state.buffers[graph.buffers[index].range()];
-    let (mean, variance) = (statistic(indices.mean), statistic(indices.variance));
-    let row = weights.len() / convolution.output_channels;
-    for (index, (weights, bias)) in weights.chunks_exact_mut(row).zip(bias).enumerate() {
-        let (scale, shift) = norm::fold(learnt, mean, variance, index);
-        for weight in weights {
-            *weight = (f64::from(*weight) * scale) as f32;
-        }
-        *bias = shift;
-    }
-}
-
-/// Returns a buffer to write.
-#[expect(
-    clippy::mut_from_ref,
-    reason = "the network lends it out of its own exclusive borrow"
-)]
-pub(super) fn buffer<'a>(plan: &Plan, arena: &'a Arena, id: BufferId) -> &'a mut [f32] {
-    // SAFETY: called once per buffer by functions that borrow the network exclusively.
-    unsafe { arena.floats_mut(&plan.buffers[id.0]) }
-}
-
-/// Returns a buffer to read.
-pub(super) fn values<'a>(plan: &Plan, arena: &'a Arena, id: BufferId) -> &'a [f32] {
-    // SAFETY: the network writes its buffers only when it is borrowed exclusively.
-    unsafe { arena.floats(&plan.buffers[id.0]) }
-}
-
-/// Returns a value of the graph as `[batch][channel][y][x]`, without padding.
-pub(super) fn unpadded(plan: &Plan, arena: &Arena, id: ValueId) -> Option<Vec<f32>> {
-    let slot = plan.values[id.0]?;
-    let cells = arena.cells(&plan.buffers[slot.buffer.0]);
-    let value = plan.graph.value(id);
-    let [height, width] = value.size.of(plan.shape);
-    let places: Vec<usize> = plan.channels[id.0].places().collect();
-    let mut result = Vec::with_capacity(plan.shape.batch * value.channels * height * width);
-    for image in 0..plan.shape.batch {
-        for place in &places {
-            for cell in 0..height * width {
-                let pixel = image * height * width + cell;
-                result.push(cells[pixel * slot.pixel_stride + slot.channel + place].get());
-            }
-        }
-    }
-    Some(result)
 }

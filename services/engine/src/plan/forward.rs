@@ -7,11 +7,8 @@ use super::launch::{
 };
 use super::layout::Layout;
 use super::memory;
-use super::{
-    Branches, Mode, Operator, Options, Plan, PlannedConvolution, PlannedHead, PlannedMap,
-    PlannedOutput, PlannedOutputs, PlannedPredictions, Rows,
-};
-use crate::decode::DETECTIONS_MAX;
+use super::outputs::{PlannedOutputs, PlannedPredictions, keep_what_predicts};
+use super::{Mode, Operator, Options, Plan, PlannedConvolution};
 use crate::graph::{self, Activation, Form, Graph, Op, ValueId};
 use crate::models::ModelSpec;
 use crate::network::InputShape;
@@ -26,23 +23,6 @@ pub(super) struct Ran {
     pub convolution: usize,
     /// Raw output and norm vectors, unless it has only a bias.
     pub norm: Option<(Slot, BufferId)>,
-}
-
-/// Leaves out of the outputs what only training wants.
-pub fn keep_what_predicts(graph: &mut Graph, branches: Branches) {
-    graph.semantic = None;
-    match branches {
-        Branches::OneToMany => graph.branches.truncate(1),
-        Branches::OneToOne => {
-            graph
-                .branches
-                .drain(..graph.branches.len().saturating_sub(1));
-        }
-        Branches::Both => {}
-    }
-    for head in graph.branches.iter_mut().flatten() {
-        head.sigma = None;
-    }
 }
 
 /// A plan in the making.
@@ -150,7 +130,7 @@ impl Lowering {
         }
     }
 
-    fn launch(&mut self, name: &str, kernel: Kernel, flops: u64, elements: usize) {
+    pub fn launch(&mut self, name: &str, kernel: Kernel, flops: u64, elements: usize) {
         self.forward.push(Launch {
             name: name.to_owned(),
             kernel,
@@ -163,62 +143,13 @@ impl Lowering {
     pub fn forward(&mut self, spec: &ModelSpec) {
         let needed = self.graph.needed_nodes();
         let folded: Vec<usize> = self.layout.fused.values().map(|add| add.node).collect();
-        for index in 0..self.graph.nodes.len() {
-            if needed[index] && !folded.contains(&index) {
+        for (index, is_needed) in needed.into_iter().enumerate() {
+            if is_needed && !folded.contains(&index) {
                 self.forward_node(index);
             }
         }
         if self.options.mode == Mode::Infer && self.options.is_decoding {
             self.decode(spec);
-        }
-    }
-
-    /// Says where the head's outputs lie, after the passes that make them.
-    pub fn plan_outputs(&mut self) {
-        let branches = self.graph.branches.clone();
-        let branches = branches.iter().map(|levels| {
-            let levels = levels.iter().map(|head| {
-                let extent = self.extent(head.boxes);
-                PlannedHead {
-                    stride: head.stride,
-                    height: extent.height,
-                    width: extent.width,
-                    boxes: self.planned_output(head.boxes),
-                    scores: self.planned_output(head.scores),
-                    extra: head.extra.map(|id| self.planned_output(id)),
-                    sigma: head.sigma.map(|id| self.planned_output(id)),
-                }
-            });
-            levels.collect()
-        });
-        self.outputs.branches = branches.collect();
-        let Graph {
-            prototypes,
-            semantic,
-            logits,
-            ..
-        } = self.graph;
-        let [prototypes, semantic, logits] =
-            [prototypes, semantic, logits].map(|id| id.map(|id| self.planned_map(id)));
-        self.outputs.prototypes = prototypes;
-        self.outputs.semantic = semantic;
-        self.outputs.logits = logits;
-    }
-
-    fn planned_output(&mut self, id: ValueId) -> PlannedOutput {
-        PlannedOutput {
-            value: self.slot(id),
-            gradient: self.output_gradients.get(&id).copied(),
-        }
-    }
-
-    fn planned_map(&mut self, id: ValueId) -> PlannedMap {
-        let extent = self.extent(id);
-        PlannedMap {
-            height: extent.height,
-            width: extent.width,
-            channels: self.graph.value(id).channels,
-            output: self.planned_output(id),
         }
     }
 
@@ -472,54 +403,6 @@ impl Lowering {
                 output: target,
             };
             self.launch(name, kernel, 0, tensors * output.elements());
-        }
-    }
-
-    /// Makes predictions of the head's outputs.
-    fn decode(&mut self, spec: &ModelSpec) {
-        let batch = self.shape.batch;
-        if let Some(logits) = self.graph.logits {
-            let length = batch * spec.class_count;
-            let output = self.buffer("predictions", BufferKind::Predictions, length);
-            let kernel = Kernel::Softmax {
-                extent: self.extent(logits),
-                input: self.slot(logits),
-                output,
-            };
-            self.launch("predictions", kernel, 0, 2 * length);
-            self.predictions = Some(PlannedPredictions {
-                output,
-                rows: 1,
-                form: Rows::Classes,
-            });
-            return;
-        }
-        let levels = &self.graph.branches[0];
-        let cells = levels.iter().map(|head| self.extent(head.boxes));
-        let anchors: usize = cells.map(|extent| extent.height * extent.width).sum();
-        let extras = spec.extra_channels();
-        let form = Rows::Anchors;
-        let length = batch * anchors * form.row_length(spec.class_count, extras);
-        let decoded = self.buffer("predictions", BufferKind::Predictions, length);
-        let kernel = Kernel::Decode { output: decoded };
-        self.launch("predictions", kernel, 0, 2 * length);
-        self.predictions = Some(PlannedPredictions {
-            output: decoded,
-            rows: anchors,
-            form,
-        });
-        if self.options.branches == Branches::OneToOne && spec.family.is_end_to_end() {
-            let form = Rows::Detections;
-            let rows = anchors.min(DETECTIONS_MAX);
-            let selected = batch * rows * form.row_length(spec.class_count, extras);
-            let output = self.buffer("detections", BufferKind::Predictions, selected);
-            let kernel = Kernel::Select {
-                input: decoded,
-                output,
-                detections: rows,
-            };
-            self.launch("detections", kernel, 0, length + selected);
-            self.predictions = Some(PlannedPredictions { output, rows, form });
         }
     }
 

@@ -10,10 +10,14 @@ mod forward;
 mod launch;
 mod layout;
 mod memory;
+mod outputs;
 
-pub(crate) use forward::keep_what_predicts;
 pub use launch::{
     After, AttentionShape, Buffer, BufferId, BufferKind, Extent, Kernel, Launch, Side, Slot,
+};
+pub(crate) use outputs::keep_what_predicts;
+pub use outputs::{
+    PlannedHead, PlannedMap, PlannedOutput, PlannedOutputs, PlannedPredictions, Rows,
 };
 
 use std::fmt;
@@ -135,89 +139,6 @@ impl PlannedConvolution {
             Operator::Transposed(conv) => conv.shape().weight_len(),
         }
     }
-}
-
-/// Where an output of the head lies, and its gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedOutput {
-    pub value: Slot,
-    /// In training.
-    pub gradient: Option<Slot>,
-}
-
-/// The outputs of one level of one branch of the head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedHead {
-    pub stride: usize,
-    pub height: usize,
-    pub width: usize,
-    pub boxes: PlannedOutput,
-    pub scores: PlannedOutput,
-    pub extra: Option<PlannedOutput>,
-    pub sigma: Option<PlannedOutput>,
-}
-
-/// A map of features that the head puts out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedMap {
-    pub height: usize,
-    pub width: usize,
-    /// Without padding.
-    pub channels: usize,
-    pub output: PlannedOutput,
-}
-
-/// Everything the head puts out, as in [`crate::network::Outputs`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PlannedOutputs {
-    pub branches: Vec<Vec<PlannedHead>>,
-    pub prototypes: Option<PlannedMap>,
-    pub semantic: Option<PlannedMap>,
-    pub logits: Option<PlannedMap>,
-}
-
-impl PlannedOutputs {
-    /// Returns every output.
-    pub fn iter(&self) -> impl Iterator<Item = PlannedOutput> + '_ {
-        let of_level = |head: &PlannedHead| {
-            let always = [Some(head.boxes), Some(head.scores)];
-            always.into_iter().chain([head.extra, head.sigma]).flatten()
-        };
-        let maps = [self.prototypes, self.semantic, self.logits];
-        let levels = self.branches.iter().flatten().flat_map(of_level);
-        levels.chain(maps.into_iter().flatten().map(|map| map.output))
-    }
-}
-
-/// How the rows of predictions are laid out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Rows {
-    /// For each anchor a box, a probability per class, then the task's extras.
-    Anchors,
-    /// For each detection, surest first, a box, score and class, then the task's extras.
-    Detections,
-    /// One row of an image: a probability per class.
-    Classes,
-}
-
-impl Rows {
-    /// Returns the numbers of a row.
-    pub fn row_length(self, class_count: usize, extra_count: usize) -> usize {
-        match self {
-            Self::Anchors => 4 + class_count + extra_count,
-            Self::Detections => 6 + extra_count,
-            Self::Classes => class_count,
-        }
-    }
-}
-
-/// Where the predictions of a batch lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlannedPredictions {
-    pub output: BufferId,
-    /// Per image.
-    pub rows: usize,
-    pub form: Rows,
 }
 
 /// A model made concrete for one shape.

@@ -111,7 +111,7 @@ pub(in crate::models) struct Csp {
 enum Repeated {
     Bottleneck(Bottleneck),
     C3k(C3k),
-    Attention(Bottleneck, PsaBlock),
+    Attention(Box<(Bottleneck, PsaBlock)>),
 }
 
 impl Repeated {
@@ -125,10 +125,10 @@ impl Repeated {
                 Self::Bottleneck(Bottleneck::declare(graph, name, channels, half, true))
             }
             Inner::C3k => Self::C3k(C3k::declare(graph, name, channels)),
-            Inner::Attention => Self::Attention(
+            Inner::Attention => Self::Attention(Box::new((
                 Bottleneck::declare(graph, format!("{name}.0"), channels, half, true),
                 PsaBlock::declare(graph, format!("{name}.1"), channels),
-            ),
+            ))),
         }
     }
 
@@ -136,7 +136,8 @@ impl Repeated {
         match self {
             Self::Bottleneck(bottleneck) => bottleneck.wire(graph, input),
             Self::C3k(c3k) => c3k.wire(graph, input),
-            Self::Attention(bottleneck, attention) => {
+            Self::Attention(both) => {
+                let (bottleneck, attention) = &**both;
                 let value = bottleneck.wire(graph, input);
                 attention.wire(graph, value)
             }
