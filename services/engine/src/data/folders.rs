@@ -249,7 +249,7 @@ mod tests {
                 assert!(dataset.val.iter().all(|sample| {
                     sample
                         .name
-                        .contains(&classes[sample.labels[0].class as usize])
+                        .contains(classes[sample.labels[0].class as usize])
                 }));
             }
         }

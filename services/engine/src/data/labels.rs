@@ -112,6 +112,7 @@ pub fn parse(bytes: &[u8], format: RowFormat, strictness: Strictness) -> Result<
             Err(rule) => refuse(Refusal { line, rule })?,
         }
     }
+    result.left_out.sort_by_key(|row| row.line);
     let before = labels.len();
     labels.retain(|label| label.bounds[2] > 0.0 && label.bounds[3] > 0.0);
     result.empty_boxes = before - labels.len();
@@ -350,8 +351,7 @@ mod tests {
         let text = b"0 .5 .5 .2 .2\n7 .5 .5 .2 .2\noops\n1 .5 .5 .2 .2\n0 .5 1.4 .2 .2\n";
         let labels = parse(text, BOXES, Strictness::LeaveOut).unwrap();
         assert_eq!(labels.labels.len(), 2);
-        let mut lines: Vec<_> = labels.left_out.iter().map(|row| row.line).collect();
-        lines.sort_unstable();
+        let lines: Vec<_> = labels.left_out.iter().map(|row| row.line).collect();
         assert_eq!(lines, [2, 3, 5]);
         let mixed = b"0 .5 .5 .4 .4\n1 .1 .1 .4 .1 .4 .4\n0 .1 .1 .4 .1 .4 .4 .2\n";
         let labels = parse(mixed, BOXES, Strictness::LeaveOut).unwrap();

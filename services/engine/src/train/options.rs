@@ -41,6 +41,8 @@ pub struct TrainOptions {
     /// The most hours of the run, which set its epochs anew after each of them; 0 for no limit.
     pub time: f64,
     pub batch: usize,
+    /// Pictures that an optimiser step is meant for: a step takes so many batches as come nearest.
+    pub nbs: usize,
     /// Side of the pictures; brought to a multiple of the model's stride.
     pub imgsz: usize,
     /// How far the side may differ from batch to batch, as a fraction of it.
@@ -105,6 +107,7 @@ impl Default for TrainOptions {
             epochs: 100,
             time: 0.0,
             batch: 16,
+            nbs: optim::NOMINAL_BATCH,
             imgsz: 640,
             multi_scale: 0.0,
             seed: 0,
@@ -190,6 +193,14 @@ impl TrainOptions {
                 format!("must be at most {WORKERS_MAX}, not {}", self.workers),
             );
         }
+        if !(1..=InputShape::BATCH_MAX).contains(&self.nbs) {
+            let rule = format!(
+                "must be between 1 and {}, not {}",
+                InputShape::BATCH_MAX,
+                self.nbs
+            );
+            return refuse("nbs", rule);
+        }
         if self.max_det == 0 {
             return refuse("max_det", "must be at least 1".into());
         }
@@ -245,6 +256,17 @@ impl TrainOptions {
         Some(note)
     }
 
+    /// Returns how many batches go into an optimiser step after the warm-up.
+    pub fn accumulate(&self) -> usize {
+        let ratio = self.nbs as f64 / self.batch.max(1) as f64;
+        ratio.round_ties_even().max(1.0) as usize
+    }
+
+    /// Returns the weight decay for steps of more or fewer pictures than they are meant for.
+    pub fn scaled_weight_decay(&self) -> f64 {
+        self.weight_decay * (self.batch * self.accumulate()) as f64 / self.nbs as f64
+    }
+
     /// Returns where decoded pictures are kept.
     pub fn cache(&self) -> CacheOptions {
         match self.cache {
@@ -266,7 +288,7 @@ impl TrainOptions {
         if self.optimizer.eq_ignore_ascii_case("auto") {
             return Ok(optim::auto(
                 images,
-                self.batch,
+                self.batch.max(self.nbs),
                 self.epochs as usize,
                 classes,
             ));
@@ -374,7 +396,8 @@ mod tests {
     #[test]
     fn each_argument_out_of_range_is_named() {
         type Change = fn(&mut TrainOptions);
-        let cases: [(&str, Change); 8] = [
+        let cases: [(&str, Change); 9] = [
+            ("nbs", |options| options.nbs = 0),
             ("epochs", |options| options.epochs = 0),
             ("batch", |options| options.batch = 0),
             ("imgsz", |options| options.imgsz = 0),
@@ -403,6 +426,28 @@ mod tests {
         assert_eq!(options.imgsz, 352);
         assert!(note.contains("333") && note.contains("352"), "{note}");
         assert_eq!(options.round_size(), None);
+    }
+
+    #[test]
+    fn steps_take_the_batches_that_come_nearest_to_what_they_are_meant_for() {
+        for (batch, nbs, accumulate, decay) in [
+            (16, 64, 4, 0.0005),
+            (5, 64, 13, 0.000_507_812_5),
+            (128, 64, 1, 0.001),
+            (4, 4, 1, 0.0005),
+        ] {
+            let options = TrainOptions {
+                batch,
+                nbs,
+                ..TrainOptions::default()
+            };
+            assert_eq!(options.accumulate(), accumulate);
+            assert!((options.scaled_weight_decay() - decay).abs() < 1e-12);
+            if nbs == optim::NOMINAL_BATCH {
+                let nominal = optim::scaled_weight_decay(0.0005, batch);
+                assert_eq!(options.scaled_weight_decay(), nominal);
+            }
+        }
     }
 
     #[test]

@@ -8,19 +8,20 @@ use crate::data::{self, Dataset, testing};
 use crate::models::ModelSpec;
 use crate::validate::{ValidateOptions, validate};
 
-/// Model, archive of its data.
-const RUNS: [(&str, &str); 6] = [
-    ("yolo11n", "bccd-yolo.zip"),
-    ("yolo11n-seg", "nuts-yolo-seg.zip"),
-    ("yolo11n-pose", "mouse-yolo-pose.zip"),
-    ("yolo11n-obb", "nuts-yolo-obb.zip"),
-    ("yolo11n-cls", "clothing-cls.zip"),
-    ("yolo26n", "bccd-yolo.zip"),
+/// Model, archive of its data, and the loss item that falls from the first step on: those of boxes weigh little
+/// before any box is near its object, and rise at first.
+const RUNS: [(&str, &str, usize); 6] = [
+    ("yolo11n", "bccd-yolo.zip", 1),
+    ("yolo11n-seg", "nuts-yolo-seg.zip", 1),
+    ("yolo11n-pose", "mouse-yolo-pose.zip", 1),
+    ("yolo11n-obb", "nuts-yolo-obb.zip", 1),
+    ("yolo11n-cls", "clothing-cls.zip", 0),
+    ("yolo26n", "bccd-yolo.zip", 1),
 ];
 
-/// How long each learns, and how much of its first epoch's loss may be left then.
-const EPOCHS: u32 = 16;
-const LEFT_MAX: f64 = 0.95;
+/// How long each learns, and how much of its first epoch's item may be left then.
+const EPOCHS: u32 = 8;
+const LEFT_MAX: f64 = 0.85;
 
 /// Returns every so many-th picture of an archive's training split, which then is the validation split too.
 fn few(archive: &str, step: usize, count: usize) -> Option<Arc<Dataset>> {
@@ -60,13 +61,9 @@ impl Progress for Told {
     }
 }
 
-fn total(row: &Row) -> f64 {
-    row.iter().sum()
-}
-
 #[test]
 fn every_task_learns_a_few_pictures_and_reports_its_own_columns() {
-    for (model, archive) in RUNS {
+    for (model, archive, item) in RUNS {
         let Some(dataset) = few(archive, 1 + usize::from(archive.starts_with("clo")) * 39, 8)
         else {
             return;
@@ -75,9 +72,10 @@ fn every_task_learns_a_few_pictures_and_reports_its_own_columns() {
             model: model.into(),
             epochs: EPOCHS,
             batch: 4,
+            nbs: 4,
             imgsz: 96,
             optimizer: "AdamW".into(),
-            lr0: 0.004,
+            lr0: 0.002,
             warmup_epochs: 0.0,
             close_mosaic: EPOCHS,
             ..TrainOptions::default()
@@ -91,7 +89,7 @@ fn every_task_learns_a_few_pictures_and_reports_its_own_columns() {
         let (first, last) = (&told.epochs[0], told.epochs.last().unwrap());
         println!("{model}: {:.3?} to {:.3?}", first.losses, last.losses);
         assert!(
-            total(&last.losses) < LEFT_MAX * total(&first.losses),
+            last.losses[item] < LEFT_MAX * first.losses[item],
             "{model}: {:?} to {:?}",
             first.losses,
             last.losses
@@ -113,7 +111,7 @@ fn every_task_learns_a_few_pictures_and_reports_its_own_columns() {
 
 #[test]
 fn runs_of_every_task_resume_to_the_bit() {
-    for (model, archive) in &RUNS[1..] {
+    for (model, archive, _) in &RUNS[1..] {
         let Some(dataset) = few(archive, 1 + usize::from(archive.starts_with("clo")) * 39, 5)
         else {
             return;
@@ -161,9 +159,9 @@ fn runs_of_every_task_resume_to_the_bit() {
 
 /// Model, archive, side, batch and epochs of a run that learns its own pictures by heart.
 const BY_HEART: [(&str, &str, usize, usize, u32); 4] = [
-    ("yolo11n-seg", "nuts-yolo-seg.zip", 320, 4, 150),
-    ("yolo11n-pose", "mouse-yolo-pose.zip", 192, 16, 60),
-    ("yolo11n-obb", "nuts-yolo-obb.zip", 320, 4, 150),
+    ("yolo11n-seg", "nuts-yolo-seg.zip", 320, 4, 120),
+    ("yolo11n-pose", "mouse-yolo-pose.zip", 192, 16, 50),
+    ("yolo11n-obb", "nuts-yolo-obb.zip", 320, 4, 120),
     ("yolo11n-cls", "clothing-cls.zip", 128, 16, 40),
 ];
 /// What it must reach on them: mean average precision at an overlap of 0.5, or accuracy.
@@ -189,6 +187,7 @@ fn small_data_sets_of_every_task_are_learnt_by_heart() {
             model: model.into(),
             epochs,
             batch,
+            nbs: batch,
             imgsz,
             optimizer: "AdamW".into(),
             lr0: 0.002,
@@ -196,6 +195,10 @@ fn small_data_sets_of_every_task_are_learnt_by_heart() {
             ..TrainOptions::default()
         };
         options.augmentation = crate::data::Augmentation::NONE;
+        if model.ends_with("-cls") {
+            // Validation shows the middle square, which training meets among parts of many sizes and shapes only.
+            options.augmentation.scale = 0.4;
+        }
         let mut trainer = Trainer::new(options, Arc::clone(&dataset), None).unwrap();
         let mut told = Told::default();
         trainer.run(&StopHandle::default(), &mut told).unwrap();

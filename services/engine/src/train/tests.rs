@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::checkpoint::Checkpoint;
 use crate::data::Dataset;
+use crate::data::cache::CacheKind;
 use crate::data::sample::{self, SampleOptions};
 use crate::{Error, Result};
 
@@ -478,4 +479,73 @@ fn ten_thousand_objects_in_a_picture_are_trained_on_and_validated() {
     let losses = &recorded.steps[0].losses;
     assert!(losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
     assert!(recorded.epochs[0].validation.is_some());
+}
+
+#[test]
+fn a_folder_for_each_class_is_trained_on_and_its_table_has_accuracies() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    for (split, count) in [("train", 4u8), ("val", 2)] {
+        for (class, level) in [("dark", 20u8), ("light", 220)] {
+            let place = data.join(split).join(class);
+            std::fs::create_dir_all(&place).unwrap();
+            for index in 0..count {
+                let picture = image::RgbImage::from_pixel(48, 40, image::Rgb([level + index; 3]));
+                picture.save(place.join(format!("{index}.png"))).unwrap();
+            }
+        }
+    }
+    let mut options = TrainOptions {
+        model: "yolo11n-cls".into(),
+        data,
+        epochs: 2,
+        batch: 4,
+        imgsz: 40,
+        ..options()
+    };
+    options.augmentation.auto_augment = crate::data::augment::AutoAugment::None;
+    let target = folder.path().join("run");
+    let mut recorder = Recorder::default();
+    let done = run_folder(options, &target, &StopHandle::default(), &mut recorder).unwrap();
+    assert_eq!(done.ending, Ending::Completed);
+    assert!(
+        recorder.notes[0].contains("imgsz 40"),
+        "{:?}",
+        recorder.notes
+    );
+    let accuracy = done.validation.unwrap().scores().accuracy.unwrap();
+    assert_eq!(
+        accuracy[1], 1.0,
+        "two classes are both among the first five"
+    );
+    let results = std::fs::read_to_string(target.join("results.csv")).unwrap();
+    let columns =
+        "epoch,time,train/loss,metrics/accuracy_top1,metrics/accuracy_top5,val/loss,lr/pg0";
+    assert!(results.starts_with(columns), "{results}");
+    let arguments = std::fs::read_to_string(target.join("args.yaml")).unwrap();
+    assert!(arguments.contains("imgsz: 64"), "{arguments}");
+}
+
+#[test]
+fn where_decoded_pictures_are_kept_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let trained = |cache| {
+        let options = TrainOptions {
+            epochs: 1,
+            cache,
+            cache_folder: folder.path().to_owned(),
+            ..options()
+        };
+        let mut trainer = Trainer::new(options, dataset(), None).unwrap();
+        let (_, recorded) = run(&mut trainer, None);
+        assert!(recorded.notes.is_empty(), "{:?}", recorded.notes);
+        let mut checkpoint = without_time(&recorded.last);
+        checkpoint.header.options.cache = CacheKind::None;
+        checkpoint
+    };
+    let wanted = trained(CacheKind::None);
+    assert_eq!(trained(CacheKind::Ram), wanted);
+    assert_eq!(trained(CacheKind::Disk), wanted, "written");
+    assert_eq!(trained(CacheKind::Disk), wanted, "read back");
+    assert!(std::fs::read_dir(folder.path()).unwrap().count() > 1);
 }

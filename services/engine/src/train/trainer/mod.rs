@@ -18,7 +18,7 @@ use crate::import::{self, Weights};
 use crate::loss::Loss;
 use crate::models::{self, ModelSpec, Task};
 use crate::network::{InputShape, State};
-use crate::optim::{self, Accumulation, Ema, Optimizer, OptimizerSettings, Schedule};
+use crate::optim::{Accumulation, Ema, Optimizer, OptimizerSettings, Schedule};
 use crate::parallel::Threads;
 use crate::plan::Mode;
 use crate::validate::{ValidateOptions, Validator};
@@ -151,11 +151,14 @@ impl Trainer {
         let per_epoch = batches.per_epoch();
         let mut schedule =
             Schedule::new(&settings, options.epochs as usize, per_epoch, options.batch);
+        schedule.accumulate = options
+            .accumulate()
+            .min((options.epochs as usize * per_epoch).max(1));
         schedule.final_fraction = options.lrf;
         schedule.is_cosine = options.cos_lr;
         schedule.warmup_epochs = options.warmup_epochs;
         schedule.warmup_momentum = options.warmup_momentum;
-        let decay = optim::scaled_weight_decay(options.weight_decay, options.batch);
+        let decay = options.scaled_weight_decay();
         let tables = models::tables(&spec);
         Ok(Self {
             fingerprint: dataset.fingerprint()?,
