@@ -37,6 +37,9 @@ pub enum Error {
     /// A checkpoint can't be used.
     #[error("checkpoint {place}: {rule}")]
     Checkpoint { place: String, rule: String },
+    /// A file of weights can't be used.
+    #[error("weights {place}: {rule}")]
+    Weights { place: String, rule: String },
     /// The loss stopped being a number.
     #[error(
         "the loss was not finite for {limit} steps in a row, last at step {step}; first not finite: {first}"

@@ -5,12 +5,14 @@
 //! operation becomes a launch. `run` replays the launches. Training (`train`) adds data (`data`), a loss
 //! (`loss`), an optimiser (`optim`) and metrics (`metrics`); `checkpoint` and `onnx` write what came out.
 
+pub mod bench;
 pub mod checkpoint;
 pub mod data;
 pub mod decode;
 pub mod device;
 pub mod error;
 pub mod graph;
+pub mod import;
 pub mod loss;
 pub mod metrics;
 pub mod models;
@@ -18,6 +20,7 @@ pub mod network;
 pub mod onnx;
 pub mod optim;
 pub mod plan;
+pub mod plots;
 pub mod predict;
 pub mod random;
 pub mod train;

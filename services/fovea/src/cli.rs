@@ -344,6 +344,11 @@ pub enum Engine {
         #[arg(long)]
         launches: bool,
     },
+    /// Measures this machine: `mode=train|infer model=yolo11n imgsz=640 batch=16 threads=2 steps=10`.
+    Bench {
+        #[arg(value_name = "NAME=VALUE")]
+        arguments: Vec<String>,
+    },
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

@@ -15,7 +15,7 @@ use engine::models::ModelSpec;
 use engine::network::InputShape;
 use engine::onnx::{self, ExportOptions};
 use engine::parallel::Threads;
-use engine::plan::{self, Mode};
+use engine::plan::{self, Branches, Mode};
 use engine::predict::draw::{self, ImageKind};
 use engine::predict::{PredictOptions, Predictor};
 use engine::train::{
@@ -25,6 +25,7 @@ use engine::validate::{ValidateOptions, validate};
 use indicatif::ProgressBar;
 
 use crate::cli::{Datasets, Engine};
+use crate::engine_bench;
 use crate::output::{self, Table, line, remark};
 
 /// The extensions that `source=FOLDER` looks for.
@@ -47,6 +48,7 @@ pub async fn run(command: Engine, is_json: bool) -> Result<()> {
             mode,
             launches,
         } => show_plan(&model, classes, imgsz, batch, &mode, launches),
+        Engine::Bench { arguments } => engine_bench::run(Arguments::read(&arguments)?, is_json),
     })
     .await?
 }
@@ -63,7 +65,7 @@ async fn stop_on_interrupt(stop: StopHandle) {
 }
 
 /// `name=value` arguments, each used once.
-struct Arguments(BTreeMap<String, String>);
+pub(crate) struct Arguments(BTreeMap<String, String>);
 
 impl Arguments {
     fn read(given: &[String]) -> Result<Self> {
@@ -82,7 +84,7 @@ impl Arguments {
         Ok(Self(arguments))
     }
 
-    fn take(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
         self.0.remove(name)
     }
 
@@ -91,7 +93,7 @@ impl Arguments {
             .with_context(|| format!("'{name}=' is missing"))
     }
 
-    fn parsed<T: std::str::FromStr>(&mut self, name: &str, default: T) -> Result<T> {
+    pub(crate) fn parsed<T: std::str::FromStr>(&mut self, name: &str, default: T) -> Result<T> {
         match self.take(name) {
             Some(value) => value
                 .parse()
@@ -102,7 +104,7 @@ impl Arguments {
     }
 
     /// Refuses what no one asked for: a typing error must not be ignored.
-    fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         match self.0.keys().next() {
             Some(name) => bail!("there is no argument '{name}' here"),
             None => Ok(()),
@@ -130,6 +132,12 @@ fn train(mut arguments: Arguments, stop: &StopHandle, is_json: bool) -> Result<(
         arguments.0.entry("data".to_owned()).or_default();
         for (name, value) in &arguments.0 {
             options.set(name, value)?;
+        }
+        // `model=FILE` is a model to begin with.
+        let base = PathBuf::from(&options.model);
+        if base.is_file() {
+            options.model = engine::import::model_name(&base)?;
+            options.pretrained.get_or_insert(base);
         }
         train::run_folder(options, &folder, stop, &mut bar)?
     };
@@ -402,10 +410,17 @@ fn export(mut arguments: Arguments) -> Result<()> {
         Some(output) => PathBuf::from(output),
         None => Path::new(&path).with_extension("onnx"),
     };
+    // The reference's word for an end-to-end head whose detections need no suppression.
+    let branches = match arguments.take("nms").as_deref() {
+        None => Branches::OneToMany,
+        Some("false" | "False") => Branches::OneToOne,
+        Some(other) => bail!("nms: '{other}' is not written; false is, for models with an end-to-end head"),
+    };
     let options = ExportOptions {
         height: imgsz,
         width: imgsz,
         dynamic_batch: arguments.parsed("dynamic", false)?,
+        branches,
         class_names: checkpoint.header.classes.clone(),
         description: format!("Fovea {}", checkpoint.header.model.name()),
         date: kit::Clock::system().now().to_string(),

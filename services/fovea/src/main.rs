@@ -4,6 +4,7 @@ mod cli;
 mod client;
 mod commands;
 mod doctor;
+mod engine_bench;
 mod engine_cli;
 mod failure;
 mod output;

@@ -8,6 +8,7 @@ use engine::checkpoint::Checkpoint;
 use engine::clock::Stopwatch;
 use engine::data::Dataset;
 use engine::onnx::{self, ExportOptions};
+use engine::plan::Branches;
 use engine::train::{
     Ending, EpochReport, Progress, Reason, Started, StepReport, StopHandle, TrainOptions, Trainer,
 };
@@ -144,6 +145,7 @@ pub fn files(name: &str, best: Checkpoint, date: String) -> engine::Result<Files
         height: side,
         width: side,
         dynamic_batch: false,
+        branches: Branches::default(),
         class_names: header.classes.clone(),
         description: format!("Fovea {} trained as {name}", header.model.name()),
         date,

@@ -68,6 +68,15 @@ pub fn write(checkpoint: &Checkpoint) -> Vec<u8> {
     bytes
 }
 
+/// Returns whether the bytes begin a checkpoint and not another safetensors file.
+pub fn is_checkpoint(bytes: &[u8]) -> bool {
+    let metadata = SafeTensors::read_metadata(bytes);
+    metadata.is_ok_and(|(_, metadata)| {
+        let texts = metadata.metadata().as_ref();
+        texts.is_some_and(|texts| texts.contains_key(HEADER))
+    })
+}
+
 /// Reads a checkpoint, or returns the rule that the bytes break.
 pub fn read(bytes: &[u8]) -> Result<Checkpoint, String> {
     check_length(bytes)?;
@@ -94,8 +103,8 @@ pub fn read(bytes: &[u8]) -> Result<Checkpoint, String> {
     if checksum(header, names.into_iter(), &bytes[8 + start..]) != *wanted {
         return Err("damaged: the checksum does not match".into());
     }
-    let header: Header =
-        serde_json::from_str(header).map_err(|error| format!("damaged header: {error}"))?;
+    let header: Header = serde_json::from_str(header)
+        .map_err(|error| format!("written by an engine this one does not understand: {error}"))?;
     let tables = models::tables(&header.model);
     let state = read_state(&tensors, "", &tables)?;
     let has_average = tensors.names().iter().any(|name| name.starts_with(AVERAGE));
@@ -220,4 +229,40 @@ fn checksum<'a>(header: &str, names: impl Iterator<Item = &'a str>, data: &[u8])
     }
     hasher.update(data);
     hasher.finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::tests::example;
+
+    fn replace_first(bytes: &mut [u8], from: &str, to: &str) {
+        let place = bytes
+            .windows(from.len())
+            .position(|window| window == from.as_bytes())
+            .unwrap();
+        bytes[place..place + from.len()].copy_from_slice(to.as_bytes());
+    }
+
+    #[test]
+    fn a_model_that_this_engine_does_not_know_is_named() {
+        let mut bytes = example().to_bytes();
+        let sum_of = |bytes: &[u8]| {
+            let (start, metadata) = SafeTensors::read_metadata(bytes).unwrap();
+            let texts = metadata.metadata().as_ref().unwrap().clone();
+            let tensors = SafeTensors::deserialize(bytes).unwrap();
+            let mut names = tensors.names();
+            names.sort_unstable();
+            let sum = checksum(&texts[HEADER], names.into_iter(), &bytes[8 + start..]);
+            (texts[CHECKSUM].clone(), sum)
+        };
+        let (told, sum) = sum_of(&bytes);
+        assert_eq!(told, sum);
+        replace_first(&mut bytes, "yolo11", "yolo99");
+        assert!(read(&bytes).unwrap_err().contains("damaged: the checksum"));
+        let (told, sum) = sum_of(&bytes);
+        replace_first(&mut bytes, &told, &sum);
+        let error = read(&bytes).unwrap_err();
+        assert!(error.contains("yolo99"), "{error}");
+    }
 }

@@ -9,33 +9,47 @@ use crate::{Error, Result};
 
 /// Writes a file so that a crash leaves the old content or the new, never a part.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let place = path.display().to_string();
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let temporary = with_suffix(path, ".tmp");
-    let write = || -> std::io::Result<()> {
-        fs::create_dir_all(folder)?;
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        // The new name must survive a power cut too.
-        File::open(folder)?.sync_all()
-    };
-    write().map_err(Error::io(place))
+    let write = || rename(&write_aside(path, bytes)?, path);
+    write().map_err(Error::io(path.display().to_string()))
 }
 
-/// Writes a checkpoint and keeps the one that was there as the spare.
+/// Writes a checkpoint and keeps the one that was there as the spare. At any moment one of the two is whole.
 pub fn write_with_spare(path: &Path, bytes: &[u8]) -> Result<()> {
-    if path.exists() {
-        fs::rename(path, spare(path)).map_err(Error::io(path.display().to_string()))?;
-    }
-    write_atomically(path, bytes)
+    let write = || {
+        let written = write_aside(path, bytes)?;
+        if path.exists() {
+            rename(path, &spare(path))?;
+        }
+        rename(&written, path)
+    };
+    write().map_err(Error::io(path.display().to_string()))
 }
 
-/// Reads a checkpoint, or the spare when that one can't be used; then the second value says why.
+/// Writes bytes beside a file, safe from a power cut, and returns where.
+fn write_aside(path: &Path, bytes: &[u8]) -> std::io::Result<PathBuf> {
+    let aside = with_suffix(path, ".tmp");
+    fs::create_dir_all(folder_of(path))?;
+    let mut file = File::create(&aside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    Ok(aside)
+}
+
+fn rename(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::rename(from, to)?;
+    // The new name must survive a power cut too.
+    File::open(folder_of(to))?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent();
+    folder
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// Reads a checkpoint, or the spare when that one can't be used; then the second value says why, and the unusable one
+/// is set aside, so that it never becomes the spare of the next.
 pub fn read_with_spare(path: &Path) -> Result<(Checkpoint, Option<String>)> {
     let first = match read(path) {
         Ok(checkpoint) => return Ok((checkpoint, None)),
@@ -44,6 +58,10 @@ pub fn read_with_spare(path: &Path) -> Result<(Checkpoint, Option<String>)> {
     let spare = spare(path);
     match read(&spare) {
         Ok(checkpoint) => {
+            if path.exists() {
+                rename(path, &with_suffix(path, ".damaged"))
+                    .map_err(Error::io(path.display().to_string()))?;
+            }
             let note = format!("{first}; going on from the one before, {}", spare.display());
             Ok((checkpoint, Some(note)))
         }
@@ -89,9 +107,29 @@ mod tests {
         fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
         let (read, note) = read_with_spare(&path).unwrap();
         assert_eq!(read.header.position.epoch, 3);
-        assert!(note.unwrap().contains("truncated"));
+        let note = note.unwrap();
+        assert!(note.contains("last.fovea: truncated"), "{note}");
+        assert!(note.contains("going on from the one before"), "{note}");
+        // What the next write keeps is the one it went on from.
+        write_with_spare(&path, &bytes).unwrap();
+        assert_eq!(super::read(&spare(&path)).unwrap().header.position.epoch, 3);
         fs::remove_file(&path).unwrap();
         assert_eq!(read_with_spare(&path).unwrap().0.header.position.epoch, 3);
+    }
+
+    #[test]
+    fn without_a_usable_checkpoint_the_first_error_stands() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last.fovea");
+        let bytes = example().to_bytes();
+        fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        fs::write(spare(&path), b"nonsense").unwrap();
+        let error = read_with_spare(&path).err().unwrap().to_string();
+        assert!(error.contains("last.fovea: truncated"), "{error}");
+        assert!(
+            path.exists(),
+            "nothing is moved when there is nothing to go on from"
+        );
     }
 
     #[test]

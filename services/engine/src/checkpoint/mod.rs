@@ -11,6 +11,8 @@
 mod codec;
 pub mod files;
 
+pub use codec::is_checkpoint;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

@@ -54,6 +54,7 @@ mod tests {
             task: Task::Classify,
             class_count: 5,
             keypoints: None,
+            class_hidden: None,
         };
         let weights = vec![0.5, 1.5, 1.0, 0.75, 1.25];
         for class_weights in [Vec::new(), weights] {

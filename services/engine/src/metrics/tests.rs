@@ -452,6 +452,7 @@ proptest::proptest! {
             task: Task::Detect,
             class_count,
             keypoints: None,
+            class_hidden: None,
         };
         let found = Detector::new(&spec, options).upright(&levels.outputs(class_count), 0);
         let expected = nms(&rows, class_count, &options);
@@ -489,6 +490,7 @@ fn one_to_one_takes_the_best_anchors_and_then_the_best_of_their_classes() {
         task: Task::Detect,
         class_count,
         keypoints: None,
+        class_hidden: None,
     };
     let found = Detector::one_to_one(&spec, options).upright(&levels.outputs(class_count), 0);
     let row = |index: usize| &rows[index * 7 + 4..][..3];

@@ -148,6 +148,10 @@ pub struct ModelSpec {
     /// Of the pose task, and of no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keypoints: Option<KeypointShape>,
+    /// Channels within the score chains of a dense head, where the class count doesn't decide: a model that began as
+    /// another one keeps that one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class_hidden: Option<usize>,
 }
 
 impl ModelSpec {
@@ -196,6 +200,7 @@ impl ModelSpec {
             task,
             class_count,
             keypoints: (task == Task::Pose).then_some(KeypointShape::PERSON),
+            class_hidden: None,
         })
     }
 

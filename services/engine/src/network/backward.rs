@@ -110,7 +110,8 @@ impl Runner<'_> {
         let planned = &plan.convolutions[convolution];
         let shape = self.norm_shape(convolution);
         let vectors = Vectors::split(self.read(vectors));
-        let coefficients = self.write(coefficients);
+        let written = coefficients;
+        let coefficients = self.write(written);
         let (raw, view) = (self.view(raw), self.view(gradient));
         let residual = residual.map(|side| (self.view(side.slot), side.write));
         let (Subject::Backward(_, gradient), Some(indices)) =
@@ -135,6 +136,10 @@ impl Runner<'_> {
             sums: self.sums,
         };
         norm::backward_activation(self.threads, shape, pass);
+        if self.is_frozen(convolution) {
+            // Statistics that don't depend on the batch send nothing back.
+            self.write(written).fill(0.0);
+        }
     }
 
     fn backward_convolution(&mut self, kernel: &Kernel) {

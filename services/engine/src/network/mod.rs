@@ -225,6 +225,8 @@ pub struct Network {
     images: KeptImages,
     /// Time spent in each launch, forward then backward; empty unless asked for.
     timings: Vec<Duration>,
+    /// For each convolution whether its norm keeps the running statistics; empty when none does.
+    frozen: Vec<bool>,
 }
 
 impl Network {
@@ -270,6 +272,7 @@ impl Network {
             sums: vec![0.0; plan.sums_len],
             images: KeptImages::U8(Vec::new()),
             timings: Vec::new(),
+            frozen: Vec::new(),
             plan,
         })
     }
@@ -277,6 +280,16 @@ impl Network {
     /// Returns the plan: memory, launches, operations.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Says which norms keep their running statistics in training, by the name of a tensor of theirs.
+    pub fn keep_statistics(&mut self, holds: impl Fn(&str) -> bool) {
+        let buffers = &self.plan.graph.buffers;
+        let is_frozen = |planned: &plan::PlannedConvolution| {
+            let norm = planned.convolution.norm;
+            norm.is_some_and(|norm| holds(&buffers[norm.mean].name))
+        };
+        self.frozen = self.plan.convolutions.iter().map(is_frozen).collect();
     }
 
     /// Computes the head's outputs with the batch's statistics and moves the running ones.
@@ -325,6 +338,7 @@ impl Network {
             sums: &mut self.sums,
             images: self.images.input(),
             subject: Subject::Backward(state, gradient),
+            frozen: &self.frozen,
         };
         let first = self.plan.forward.len();
         for (index, launch) in self.plan.backward.iter().enumerate() {
@@ -419,6 +433,7 @@ impl Network {
             sums: &mut self.sums,
             images: images.map_or_else(|| self.images.input(), Images::input),
             subject,
+            frozen: &self.frozen,
         };
         for (index, launch) in self.plan.forward.iter().enumerate() {
             run_timed(&mut runner, &launch.kernel, self.timings.get_mut(index));

@@ -35,9 +35,16 @@ pub(super) struct Runner<'a> {
     pub sums: &'a mut [f64],
     pub images: Input<'a>,
     pub subject: Subject<'a>,
+    /// For each convolution whether its norm keeps the running statistics; empty when none does.
+    pub frozen: &'a [bool],
 }
 
 impl Runner<'_> {
+    /// Returns whether the norm of a convolution keeps its running statistics.
+    pub(super) fn is_frozen(&self, convolution: usize) -> bool {
+        self.frozen.get(convolution).copied().unwrap_or(false)
+    }
+
     /// Runs one launch.
     pub fn run(&mut self, kernel: &Kernel) {
         let threads = self.threads;
@@ -179,7 +186,7 @@ impl Runner<'_> {
                 };
                 self.forward_pass(planned, input, packed, output, epilogue, scratch);
                 self.sums = statistics;
-                self.finish_statistics(planned, vectors);
+                self.finish_statistics(convolution, vectors);
             }
             After::Bias { bias } => {
                 let values = self.write(bias);
@@ -241,8 +248,10 @@ impl Runner<'_> {
     }
 
     /// Turns the sums of a convolution's output into the vectors of its norm.
-    fn finish_statistics(&mut self, planned: &PlannedConvolution, vectors: BufferId) {
+    fn finish_statistics(&mut self, convolution: usize, vectors: BufferId) {
         let graph = &self.plan.graph;
+        let planned = &self.plan.convolutions[convolution];
+        let is_frozen = self.is_frozen(convolution);
         let vectors = self.write(vectors);
         let (Subject::Train(state), Some(indices)) = (&mut self.subject, planned.convolution.norm)
         else {
@@ -254,6 +263,11 @@ impl Runner<'_> {
             constants: indices.constants,
         };
         let ranges = [indices.mean, indices.variance].map(|index| graph.buffers[index].range());
+        if is_frozen {
+            let running = ranges.map(|range| &state.buffers[range]);
+            norm::keep_statistics(&planned.output_channels, learnt, running, vectors);
+            return;
+        }
         let running = state
             .buffers
             .get_disjoint_mut(ranges)

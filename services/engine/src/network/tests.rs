@@ -102,14 +102,17 @@ fn linear_loss(network: &mut Network) -> f64 {
 /// Checks that a step along the gradient changes the loss as much as its length says.
 fn check_slope(spec: &ModelSpec, batch: usize) {
     let threads = Threads::new(2).unwrap();
-    let images = images(shape(batch));
-    let start = models::initialise(spec, 3);
     let mut network = Network::train(spec, shape(batch), &threads).unwrap();
-    network.forward(&mut start.clone(), Images::U8(&images));
-    linear_loss(&mut network);
+    let start = models::initialise(spec, 3);
+    check_slope_at(&mut network, &start, &images(shape(batch)));
+}
+
+fn check_slope_at(network: &mut Network, start: &State, images: &[u8]) {
+    network.forward(&mut start.clone(), Images::U8(images));
+    linear_loss(network);
     let step = 1e-4;
     let mut gradient = vec![0.0; start.parameters.len()];
-    network.backward(&start, &mut gradient);
+    network.backward(start, &mut gradient);
     let squares = gradient.iter().map(|&g| f64::from(g).powi(2));
     let length = squares.sum::<f64>().sqrt();
     let mut loss_at = |side: f64| {
@@ -119,15 +122,17 @@ fn check_slope(spec: &ModelSpec, batch: usize) {
             parameters: moved.collect(),
             buffers: start.buffers.clone(),
         };
-        network.forward(&mut state, Images::U8(&images));
-        linear_loss(&mut network)
+        network.forward(&mut state, Images::U8(images));
+        linear_loss(network)
     };
     let slope = (loss_at(1.0) - loss_at(-1.0)) / (2.0 * step);
     let deviation = slope / length - 1.0;
+    let plan = network.plan();
     assert!(
         deviation.abs() < 0.02,
-        "{}, batch {batch}: {slope} and {length}",
-        spec.name()
+        "{}, batch {}: {slope} and {length}",
+        plan.spec.name(),
+        plan.shape.batch
     );
 }
 
@@ -151,6 +156,46 @@ fn the_gradient_is_the_slope_of_the_loss_for_every_task_and_family() {
     ] {
         check_slope(&spec(name), 2);
     }
+}
+
+#[test]
+fn norms_that_keep_their_statistics_compute_as_in_prediction_and_still_learn() {
+    let (spec, threads) = (spec("yolo11n"), Threads::new(2).unwrap());
+    let pixels = images(shape(2));
+    let mut state = models::initialise(&spec, 3);
+    let mut network = Network::train(&spec, shape(2), &threads).unwrap();
+    // Statistics that are those of pictures.
+    for _ in 0..100 {
+        network.forward(&mut state, Images::U8(&pixels));
+    }
+    network.keep_statistics(|_| true);
+    let before = state.clone();
+    network.forward(&mut state, Images::U8(&pixels));
+    assert_eq!(state, before);
+    let mut folded = Network::infer(&spec, shape(2), &threads).unwrap();
+    folded.load(&state);
+    folded.infer_forward(Images::U8(&pixels));
+    let (ours, wanted) = (network.outputs(), folded.outputs());
+    for (ours, wanted) in ours.branches[0].iter().zip(&wanted.branches[0]) {
+        let largest = wanted
+            .boxes
+            .iter()
+            .fold(0f32, |most, value| most.max(value.abs()));
+        for (ours, wanted) in ours.boxes.iter().zip(wanted.boxes) {
+            assert!(
+                (ours - wanted).abs() <= 1e-3 * largest,
+                "{ours} and {wanted}"
+            );
+        }
+    }
+    check_slope_at(&mut network, &state, &pixels);
+    // Only the named layer keeps its own.
+    network.keep_statistics(|tensor| tensor.starts_with("model.0."));
+    network.forward(&mut state, Images::U8(&pixels));
+    let moved =
+        |range: std::ops::Range<usize>| state.buffers[range.clone()] != before.buffers[range];
+    let buffers = models::tables(&spec).buffers;
+    assert!(!moved(buffers[0].range()) && moved(buffers[2].range()));
 }
 
 #[test]

@@ -51,10 +51,14 @@ impl Builder {
         output
     }
 
-    /// Renames the output of the last node.
-    pub fn rename_last(&mut self, name: &str) {
-        if let Some(last) = self.nodes.last_mut() {
-            last.output = vec![name.to_owned()];
+    /// Renames a value wherever it is written or read.
+    pub fn rename(&mut self, name: &str, new_name: &str) {
+        for node in &mut self.nodes {
+            for value in node.output.iter_mut().chain(&mut node.input) {
+                if value == name {
+                    new_name.clone_into(value);
+                }
+            }
         }
     }
 
@@ -74,6 +78,7 @@ impl Builder {
                 .iter()
                 .flat_map(|value| value.to_le_bytes())
                 .collect(),
+            ..Tensor::default()
         });
         name
     }
@@ -92,6 +97,7 @@ impl Builder {
                 .iter()
                 .flat_map(|value| value.to_le_bytes())
                 .collect(),
+            ..Tensor::default()
         });
         self.shapes.insert(values.to_vec(), name.clone());
         name
@@ -104,7 +110,7 @@ impl Builder {
     }
 
     /// Adds a transposition.
-    pub fn transpose(&mut self, name: &str, input: &str, order: [i64; 4]) -> String {
+    pub fn transpose(&mut self, name: &str, input: &str, order: impl Into<Vec<i64>>) -> String {
         self.node(
             name,
             "Transpose",

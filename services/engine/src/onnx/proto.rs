@@ -1,10 +1,17 @@
-//! The part of ONNX's protobuf messages that an export needs; tags as in ONNX's `onnx.proto3`.
+//! The part of ONNX's protobuf messages that an export and an import of weights need; tags as in ONNX's `onnx.proto3`.
 
 use prost::Message;
 
 /// `TensorProto.DataType` values.
 pub const FLOAT: i32 = 1;
+pub const INT32: i32 = 6;
 pub const INT64: i32 = 7;
+pub const FLOAT16: i32 = 10;
+pub const DOUBLE: i32 = 11;
+pub const BFLOAT16: i32 = 16;
+
+/// `TensorProto.DataLocation`: the values lie in another file.
+pub const EXTERNAL: i32 = 1;
 
 /// `AttributeProto.AttributeType` values.
 pub const TYPE_INT: i32 = 2;
@@ -123,11 +130,21 @@ pub struct Tensor {
     pub dims: Vec<i64>,
     #[prost(int32, tag = "2")]
     pub data_type: i32,
+    #[prost(float, repeated, tag = "4")]
+    pub float_data: Vec<f32>,
+    #[prost(int32, repeated, tag = "5")]
+    pub int32_data: Vec<i32>,
+    #[prost(int64, repeated, tag = "7")]
+    pub int64_data: Vec<i64>,
     #[prost(string, tag = "8")]
     pub name: String,
-    /// Little endian.
+    /// Little endian. Either this holds the values or one of the lists does.
     #[prost(bytes = "vec", tag = "9")]
     pub raw_data: Vec<u8>,
+    #[prost(double, repeated, tag = "10")]
+    pub double_data: Vec<f64>,
+    #[prost(int32, tag = "14")]
+    pub data_location: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::*;
+use crate::graph::{Convolution, Op};
 use crate::network::{Images, Network};
 use crate::parallel::Threads;
 use crate::random::{Philox, Use};
@@ -19,6 +20,7 @@ fn options() -> ExportOptions {
         height: SIZE,
         width: SIZE + 32,
         dynamic_batch: false,
+        branches: Branches::default(),
         class_names: ["cat", "it's", "dog"].map(String::from).to_vec(),
         description: "a test".into(),
         date: "2026-01-01T00:00:00Z".into(),
@@ -54,12 +56,22 @@ fn lively_state(spec: &ModelSpec) -> State {
     state
 }
 
-/// Runs a model in ONNX Runtime on `images` (batch, 3, height, width), or says why not.
+/// Runs a model in ONNX Runtime on `images` (batch, 3, height, width) and returns its first output, or says why not.
 pub fn run_onnx(
     model: &[u8],
     images: &[f32],
     sides: [usize; 3],
 ) -> Option<(serde_json::Value, Vec<f32>)> {
+    let (told, mut outputs) = run_all(model, images, sides)?;
+    Some((told, outputs.swap_remove(0)))
+}
+
+/// As [`run_onnx`], with every output.
+fn run_all(
+    model: &[u8],
+    images: &[f32],
+    sides: [usize; 3],
+) -> Option<(serde_json::Value, Vec<Vec<f32>>)> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/onnx-venv.sh");
     let made = Command::new("sh").arg(script).output();
     let python = match made {
@@ -97,14 +109,17 @@ pub fn run_onnx(
         "{}",
         String::from_utf8_lossy(&ran.stderr)
     );
-    let told = serde_json::from_slice(&ran.stdout).unwrap();
-    let output = std::fs::read(path("output")).unwrap();
-    let output = output
-        .as_chunks::<4>()
-        .0
-        .iter()
-        .map(|bytes| f32::from_le_bytes(*bytes));
-    Some((told, output.collect()))
+    let told: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let outputs = (0..told["outputs"].as_array().unwrap().len()).map(|index| {
+        let bytes = std::fs::read(path(&format!("output{index}"))).unwrap();
+        let (values, _) = bytes.as_chunks::<4>();
+        values
+            .iter()
+            .map(|bytes| f32::from_le_bytes(*bytes))
+            .collect()
+    });
+    let outputs = outputs.collect();
+    Some((told, outputs))
 }
 
 /// Returns one RGB picture's samples channel by channel.
@@ -129,7 +144,7 @@ fn onnx_runtime_loads_the_file_and_reads_its_metadata() {
         .map(|stride| (64 / stride) * (96 / stride))
         .iter()
         .sum::<usize>();
-    assert_eq!(told["shape"], serde_json::json!([2, 7, anchors]));
+    assert_eq!(told["shapes"], serde_json::json!([[2, 7, anchors]]));
     assert_eq!(told["names"], r#"{0: 'cat', 1: "it's", 2: 'dog'}"#);
     assert_eq!(told["imgsz"], "[64, 96]");
     assert_eq!(
@@ -141,63 +156,220 @@ fn onnx_runtime_loads_the_file_and_reads_its_metadata() {
     assert_eq!(first, second, "equal pictures give equal results");
 }
 
+/// A model in ONNX Runtime and in our own engine, on the same picture.
+struct Compared {
+    name: String,
+    network: Network,
+    told: serde_json::Value,
+    outputs: Vec<Vec<f32>>,
+}
+
+/// Runs a model on both sides; nothing where there is no ONNX Runtime.
+fn both_sides(name: &str, branches: Branches) -> Option<Compared> {
+    let spec = ModelSpec::parse(name, 3).unwrap();
+    let state = lively_state(&spec);
+    let options = ExportOptions {
+        branches,
+        ..options()
+    };
+    let (height, width) = (options.height, options.width);
+    let mut stream = Philox::new(1, 0, 0, Use::Test);
+    let rows: Vec<f32> = (0..height * width * 3)
+        .map(|_| stream.uniform_f32())
+        .collect();
+    let model = export(&spec, &state, &options).unwrap();
+    let (told, outputs) = run_all(&model, &planes(&rows), [1, height, width])?;
+    let threads = Threads::new(2).unwrap();
+    let shape = InputShape {
+        batch: 1,
+        height,
+        width,
+    };
+    let plan = plan::Options {
+        branches,
+        ..plan::Options::new(plan::Mode::Infer, threads.count())
+    };
+    let mut network = Network::with_options(&spec, shape, plan, &threads).unwrap();
+    network.load(&state);
+    network.infer_forward(Images::F32(&rows));
+    Some(Compared {
+        name: name.to_owned(),
+        network,
+        told,
+        outputs,
+    })
+}
+
+impl Compared {
+    /// Checks a number against the largest of its kind, and that there was something to compare.
+    fn check(&self, what: &str, pairs: impl Iterator<Item = (f32, f32)>) {
+        let (mut worst, mut scale) = (0f32, 1f32);
+        let (mut low, mut high) = (f32::MAX, f32::MIN);
+        for (ours, theirs) in pairs {
+            assert!(ours.is_finite() && theirs.is_finite());
+            worst = worst.max((ours - theirs).abs());
+            scale = scale.max(theirs.abs());
+            (low, high) = (low.min(ours), high.max(ours));
+        }
+        println!("{} {what}: {:.1e} of {scale:.3}", self.name, worst / scale);
+        assert!(high > low, "{} {what}: {low} everywhere", self.name);
+        assert!(
+            worst <= 1e-4 * scale,
+            "{} {what}: {worst} of {scale}",
+            self.name
+        );
+    }
+
+    /// Checks rows of anchors, which the other side has as columns.
+    fn check_anchors(&self) {
+        let ours = self.network.predictions();
+        let (length, anchors) = (ours.row_length(), ours.anchors);
+        assert_eq!(
+            self.told["shapes"][0],
+            serde_json::json!([1, length, anchors])
+        );
+        let columns = |range: std::ops::Range<usize>| {
+            let (ours, theirs) = (ours.values, &self.outputs[0]);
+            range.flat_map(move |index| {
+                (0..anchors).map(move |anchor| {
+                    (
+                        ours[anchor * length + index],
+                        theirs[index * anchors + anchor],
+                    )
+                })
+            })
+        };
+        let scores = 4 + ours.class_count;
+        self.check("boxes", columns(0..4));
+        self.check("scores", columns(4..scores));
+        if scores < length {
+            self.check("extras", columns(scores..length));
+        }
+    }
+
+    /// Checks detections in any order: of two that are equal but for rounding either may come first, and at the end
+    /// either may be the one that is left out.
+    fn check_detections(&self) {
+        let ours = self.network.predictions();
+        let length = ours.row_length();
+        assert_eq!(
+            self.told["shapes"][0],
+            serde_json::json!([1, ours.anchors, length])
+        );
+        assert_eq!(self.told["end2end"], "True");
+        let rows = || {
+            ours.values
+                .chunks_exact(length)
+                .zip(self.outputs[0].chunks_exact(length))
+        };
+        self.check("scores", rows().map(|(ours, theirs)| (ours[4], theirs[4])));
+        let scale = |range: std::ops::Range<usize>| {
+            let values = rows().flat_map(|(_, theirs)| &theirs[range.clone()]);
+            values.fold(1f32, |scale, value| scale.max(value.abs()))
+        };
+        let (boxes, extras) = (scale(0..4), scale(6..length));
+        let limit = |column: usize| match column {
+            0..4 => 1e-4 * boxes,
+            4..6 => 1e-4,
+            _ => 1e-4 * extras,
+        };
+        let is_same = |ours: &[f32], theirs: &[f32]| {
+            let mut pairs = ours.iter().zip(theirs).enumerate();
+            pairs.all(|(column, (ours, theirs))| (ours - theirs).abs() <= limit(column))
+        };
+        let last = rows().next_back().unwrap().0[4];
+        let mut matched = 0;
+        for (ours, _) in rows() {
+            let mut theirs = self.outputs[0].chunks_exact(length);
+            let is_there = theirs.any(|theirs| is_same(ours, theirs));
+            let is_at_the_end = ours[4] <= last + 1e-5;
+            assert!(
+                is_there || is_at_the_end,
+                "{}: {ours:?} is not among theirs",
+                self.name
+            );
+            matched += usize::from(is_there);
+        }
+        println!("{}: {matched} of {} detections", self.name, ours.anchors);
+        assert!(
+            matched * 10 >= ours.anchors * 9,
+            "{matched} of {}",
+            ours.anchors
+        );
+    }
+
+    /// Checks the prototypes of masks.
+    fn check_prototypes(&self) {
+        let map = self.network.outputs().prototypes.unwrap();
+        assert_eq!(
+            self.told["shapes"][1],
+            serde_json::json!([1, map.channels, map.height, map.width])
+        );
+        let pixels = map.height * map.width;
+        let pairs = (0..map.channels).flat_map(|channel| {
+            (0..pixels).map(move |pixel| {
+                (
+                    map.values[pixel * map.pixel_stride + channel],
+                    channel * pixels + pixel,
+                )
+            })
+        });
+        self.check(
+            "prototypes",
+            pairs.map(|(ours, place)| (ours, self.outputs[1][place])),
+        );
+    }
+}
+
 #[test]
 fn onnx_runtime_computes_what_our_own_forward_computes() {
-    for name in ["yolo11n", "yolo11m"] {
-        let spec = ModelSpec::parse(name, 3).unwrap();
-        let state = lively_state(&spec);
-        let options = options();
-        let (height, width) = (options.height, options.width);
-        let mut stream = Philox::new(1, 0, 0, Use::Test);
-        let rows: Vec<f32> = (0..height * width * 3)
-            .map(|_| stream.uniform_f32())
-            .collect();
-        let planes = planes(&rows);
-        let model = export(&spec, &state, &options).unwrap();
-        let Some((_, theirs)) = run_onnx(&model, &planes, [1, height, width]) else {
+    for name in [
+        "yolo11n",
+        "yolo11m",
+        "yolov8n",
+        "yolo26n",
+        "yolo11n-seg",
+        "yolo26n-seg",
+        "yolo11n-pose",
+        "yolo26n-pose",
+        "yolo11n-obb",
+        "yolo26n-obb",
+    ] {
+        let Some(compared) = both_sides(name, Branches::OneToMany) else {
             return;
         };
-        let threads = Threads::new(2).unwrap();
-        let shape = InputShape {
-            batch: 1,
-            height,
-            width,
-        };
-        let mut network = Network::infer(&spec, shape, &threads).unwrap();
-        network.load(&state);
-        network.infer_forward(Images::F32(&rows));
-        let ours = network.predictions();
-        let row = ours.row_length();
-        let mut worst = [0f32; 2];
-        let (mut low, mut high) = (f32::MAX, f32::MIN);
-        for (anchor, ours) in ours.values.chunks_exact(row).enumerate() {
-            for (index, &ours) in ours.iter().enumerate() {
-                let theirs = theirs[index * (theirs.len() / row) + anchor];
-                assert!(ours.is_finite() && theirs.is_finite());
-                // Boxes are as large as the picture, scores at most one.
-                let (kind, scale) = if index < 4 {
-                    (0, width as f32)
-                } else {
-                    (1, 1.0)
-                };
-                worst[kind] = worst[kind].max((ours - theirs).abs() / scale);
-                if index >= 4 {
-                    low = low.min(ours);
-                    high = high.max(ours);
-                }
-            }
+        assert_eq!(compared.told["end2end"], "False");
+        compared.check_anchors();
+        if name.ends_with("-seg") {
+            compared.check_prototypes();
         }
-        println!(
-            "{name}: boxes differ by {:.1e} of the width, scores by {:.1e}",
-            worst[0], worst[1]
-        );
-        assert!(
-            high > 2.0 * low,
-            "scores from {low} to {high} compare nothing"
-        );
-        assert!(
-            worst[0] > 0.0 && worst[0] <= 1e-4 && worst[1] <= 1e-4,
-            "{name}: {worst:?}"
+    }
+}
+
+#[test]
+fn one_to_one_branches_give_the_same_detections() {
+    for name in ["yolo26n", "yolo26n-seg", "yolo26n-pose", "yolo26n-obb"] {
+        let Some(compared) = both_sides(name, Branches::OneToOne) else {
+            return;
+        };
+        compared.check_detections();
+        if name.ends_with("-seg") {
+            compared.check_prototypes();
+        }
+    }
+}
+
+#[test]
+fn classifiers_give_the_same_probabilities() {
+    for name in ["yolo11n-cls", "yolov8n-cls"] {
+        let Some(compared) = both_sides(name, Branches::OneToMany) else {
+            return;
+        };
+        assert_eq!(compared.told["shapes"], serde_json::json!([[1, 3]]));
+        let ours = compared.network.predictions().values.to_vec();
+        compared.check(
+            "probabilities",
+            ours.into_iter().zip(compared.outputs[0].clone()),
         );
     }
 }

@@ -15,6 +15,7 @@ mod outputs;
 pub use launch::{
     After, AttentionShape, Buffer, BufferId, BufferKind, Extent, Kernel, Launch, Side, Slot,
 };
+pub(crate) use outputs::keep_what_predicts;
 pub use outputs::{
     PlannedHead, PlannedMap, PlannedOutput, PlannedOutputs, PlannedPredictions, Rows,
 };

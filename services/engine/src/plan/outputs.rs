@@ -91,7 +91,7 @@ pub struct PlannedPredictions {
 }
 
 /// Leaves out of the outputs what only training wants.
-pub(super) fn keep_what_predicts(graph: &mut Graph, branches: Branches) {
+pub fn keep_what_predicts(graph: &mut Graph, branches: Branches) {
     graph.semantic = None;
     match branches {
         Branches::OneToMany => graph.branches.truncate(1),

@@ -16,7 +16,7 @@ const JPEG_QUALITY: u8 = 92;
 /// A box's line is this share of the picture's mean side, as is a dot of its letters.
 const LINE_SHARE: f32 = 1.0 / 320.0;
 /// Colours of the classes; further classes begin again.
-const COLOURS: [[u8; 3]; 12] = [
+pub(crate) const COLOURS: [[u8; 3]; 12] = [
     [230, 57, 70],
     [29, 120, 200],
     [46, 160, 67],

@@ -11,6 +11,8 @@ use super::trainer::{Ending, Trainer};
 use crate::checkpoint::{Checkpoint, files};
 use crate::data::yolo::Strictness;
 use crate::data::{self, Dataset};
+use crate::import;
+use crate::plots;
 use crate::validate::{self, ValidateOptions, Validation};
 use crate::{Error, Result};
 
@@ -47,13 +49,21 @@ pub fn run_folder(
         });
     }
     let dataset = open_data(&options, progress)?;
-    let pretrained = options.pretrained.as_deref().map(files::read).transpose()?;
+    let pretrained = options
+        .pretrained
+        .as_deref()
+        .map(import::read)
+        .transpose()?;
     let trainer = Trainer::new(options, dataset, pretrained.as_ref())?;
     let yaml = serde_yaml::to_string(trainer.options()).map_err(|error| Error::Argument {
         argument: "options",
         rule: error.to_string(),
     })?;
     files::write_atomically(&paths.arguments, yaml.as_bytes())?;
+    let drawn = trainer
+        .first_batch()
+        .and_then(|first| plots::write_start(folder, &trainer.dataset(), &first));
+    tell_undrawn(drawn, progress)?;
     run(trainer, paths, stop, progress)
 }
 
@@ -80,7 +90,16 @@ pub fn resume_folder(
     run(trainer, paths, stop, progress)
 }
 
+/// A run goes on without its plots.
+fn tell_undrawn(drawn: Result<()>, progress: &mut dyn Progress) -> Result<()> {
+    match drawn {
+        Ok(()) => Ok(()),
+        Err(error) => progress.on_note(&format!("not drawn: {error}")),
+    }
+}
+
 struct Paths {
+    folder: PathBuf,
     arguments: PathBuf,
     results: PathBuf,
     last: PathBuf,
@@ -92,6 +111,7 @@ impl Paths {
     fn new(folder: &Path) -> Self {
         let weights = folder.join("weights");
         Self {
+            folder: folder.to_owned(),
             arguments: folder.join("args.yaml"),
             results: folder.join("results.csv"),
             last: weights.join("last.fovea"),
@@ -154,10 +174,17 @@ fn run(
             let best = files::read(&paths.best)?;
             let validation =
                 validate::validate(&best, trainer.dataset(), validation, &mut |_, _| Ok(()))?;
+            let classes = &best.header.classes;
+            let task = best.header.model.task;
+            let drawn = plots::write_validation(&paths.folder, task, &validation, classes)
+                .and_then(|()| plots::write_samples(&paths.folder, &best, &trainer.dataset()));
+            tell_undrawn(drawn, progress)?;
             Some(validation)
         }
         _ => None,
     };
+    let drawn = plots::write_results(&paths.folder, &results(trainer.history()));
+    tell_undrawn(drawn, progress)?;
     Ok(FolderRun {
         ending,
         history: trainer.history().to_vec(),

@@ -13,6 +13,7 @@ use crate::metrics::{NmsOptions, nms};
 use crate::network::{Images, InputShape, Network};
 use crate::onnx::{self, ExportOptions};
 use crate::parallel::Threads;
+use crate::plan::Branches;
 use crate::validate::{ValidateOptions, validate};
 use crate::{Result, onnx::tests::planes, onnx::tests::run_onnx};
 
@@ -127,6 +128,7 @@ fn compare_with_onnx(model: &Checkpoint, dataset: &Dataset) {
         height: SIZE,
         width: SIZE,
         dynamic_batch: false,
+        branches: Branches::default(),
         class_names: dataset.classes.clone(),
         description: "test".into(),
         date: String::new(),

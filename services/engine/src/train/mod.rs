@@ -2,7 +2,7 @@
 //!
 //! For callers with a data set in hand (the worker):
 //!
-//! * `Trainer::new(options, dataset, pretrained) -> Result<Trainer>` begins a run, `Trainer::resume(checkpoint, place,
+//! * `Trainer::new(options, dataset, pretrained) -> Result<Trainer>` begins a run (`import::read` brings weights), `Trainer::resume(checkpoint, place,
 //!   dataset, threads)` continues one from `Checkpoint::from_bytes`;
 //! * `trainer.run(&stop, &mut progress) -> Result<Ending>` trains until the end, or until `StopHandle::stop` from
 //!   another thread: it finishes the step, hands a checkpoint to `Progress::on_checkpoint` and returns
@@ -32,7 +32,6 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod trainer;
-mod transfer;
 
 pub use columns::Columns;
 pub use folder::{FolderRun, resume_folder, run_folder};

@@ -1,5 +1,6 @@
 //! The networks of a run: one for each input shape met, a few held at a time.
 
+use super::Freeze;
 use crate::Result;
 use crate::models::ModelSpec;
 use crate::network::{InputShape, Network, State};
@@ -13,6 +14,8 @@ pub struct Networks {
     mode: Mode,
     threads: Threads,
     held_max: usize,
+    /// Layers whose norms keep their running statistics in training.
+    freeze: Freeze,
     /// The one used last comes first.
     held: Vec<Held>,
 }
@@ -32,8 +35,14 @@ impl Networks {
             mode,
             threads,
             held_max,
+            freeze: Freeze::default(),
             held: Vec::new(),
         }
+    }
+
+    /// Keeps the running statistics of the layers that are not trained.
+    pub fn freezing(self, freeze: Freeze) -> Self {
+        Self { freeze, ..self }
     }
 
     /// Returns the network for a shape, making it where none is held.
@@ -68,10 +77,13 @@ impl Networks {
         } else {
             // The memory of the one to go is free before the new one takes its own.
             self.held.truncate(self.held_max - 1);
-            let network = match self.mode {
+            let mut network = match self.mode {
                 Mode::Train => Network::train(&self.spec, shape, &self.threads)?,
                 Mode::Infer => Network::infer_outputs(&self.spec, shape, &self.threads)?,
             };
+            if !self.freeze.is_empty() {
+                network.keep_statistics(|tensor| self.freeze.holds(tensor));
+            }
             let held = Held {
                 network,
                 is_loaded: false,

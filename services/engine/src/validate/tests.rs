@@ -47,6 +47,7 @@ impl Head {
             task,
             class_count: CLASSES,
             keypoints: (task == Task::Pose).then_some(keypoint_shape),
+            class_hidden: None,
         };
         let extra_stride = spec.extra_channels().next_multiple_of(16);
         let mut levels: Vec<_> = STRIDES

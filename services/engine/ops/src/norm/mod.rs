@@ -144,6 +144,25 @@ pub fn finish_statistics(
     }
 }
 
+/// Makes the vectors of running statistics, which stay as they are: a layer that is not trained keeps its norm.
+pub fn keep_statistics(
+    channels: &Channels,
+    learnt: Learnt<'_>,
+    [mean, variance]: [&[f32]; 2],
+    vectors: &mut [f32],
+) {
+    let padded = channels.padded();
+    vectors.fill(0.0);
+    for (index, place) in channels.places().enumerate() {
+        let deviation = (f64::from(variance[index]) + learnt.constants.epsilon()).sqrt();
+        let inverse_deviation = 1.0 / deviation;
+        vectors[place] = mean[index];
+        vectors[padded + place] = inverse_deviation as f32;
+        vectors[2 * padded + place] = (f64::from(learnt.weight[index]) * inverse_deviation) as f32;
+        vectors[3 * padded + place] = learnt.bias[index];
+    }
+}
+
 /// Folds a norm with running statistics into the weights before it; returns the scale of output channel `index`
 /// and its bias.
 pub fn fold(learnt: Learnt<'_>, mean: &[f32], variance: &[f32], index: usize) -> (f64, f32) {

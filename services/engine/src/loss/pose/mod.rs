@@ -104,6 +104,7 @@ mod tests {
                 task: Task::Pose,
                 class_count: 1,
                 keypoints: Some(shape),
+                class_hidden: None,
             };
             let rules = Rules::new(&spec, LossSettings::default());
             let truths = [

@@ -39,6 +39,7 @@ fn spec(family: Family, task: Task) -> ModelSpec {
         task,
         class_count: CLASSES,
         keypoints: (task == Task::Pose).then_some(KeypointShape { count: 5, dims: 3 }),
+        class_hidden: None,
     }
 }
 

@@ -39,6 +39,7 @@ impl Branch {
             three_convolutions(graph, &name, channels[level], hidden, outputs)
         });
         let hidden = channels[0].max(spec.class_count.min(CLASS_HIDDEN_MAX));
+        let hidden = spec.class_hidden.unwrap_or(hidden);
         let scores = [0, 1, 2].map(|level| {
             let name = format!("{prefix}cv3.{level}");
             if spec.family == Family::Yolo8 {

@@ -11,10 +11,10 @@ use super::networks::Networks;
 use super::options::TrainOptions;
 use super::report::{EpochReport, Progress, Reason, Started, StopHandle};
 use super::session::Session;
-use super::transfer;
-use crate::checkpoint::{Checkpoint, Position};
+use crate::checkpoint::Position;
 use crate::data::batches::TrainingOptions;
 use crate::data::{Batch, Dataset, Loader, TrainingBatches};
+use crate::import::{self, Weights};
 use crate::loss::Loss;
 use crate::models::{self, ModelSpec, Task};
 use crate::network::{InputShape, State};
@@ -76,21 +76,20 @@ impl Trainer {
     pub fn new(
         mut options: TrainOptions,
         dataset: Arc<Dataset>,
-        pretrained: Option<&Checkpoint>,
+        pretrained: Option<&Weights>,
     ) -> Result<Self> {
         let mut notes: Vec<String> = options.round_size().into_iter().collect();
         options.check()?;
         let dataset = options.prepared(dataset);
-        let spec = options.spec(&dataset)?;
+        let mut spec = options.spec(&dataset)?;
+        if let Some(pretrained) = pretrained {
+            spec = import::fitted(spec, pretrained);
+        }
         options.settle_optimizer(dataset.train.len(), spec.class_count)?;
         let mut state = models::initialise(&spec, options.seed);
         if let Some(pretrained) = pretrained {
-            notes.push(transfer::transfer(
-                &spec,
-                &dataset.classes,
-                &mut state,
-                pretrained,
-            ));
+            let report = import::load(&spec, &dataset.classes, &mut state, pretrained);
+            notes.push(report.to_string());
         }
         let mut trainer = Self::assemble(options, spec, dataset, state)?;
         trainer.notes.append(&mut notes);
@@ -165,7 +164,8 @@ impl Trainer {
             fingerprint: dataset.fingerprint()?,
             batches: Arc::new(batches),
             validator,
-            networks: Networks::new(spec.clone(), Mode::Train, threads.clone(), NETWORKS_HELD),
+            networks: Networks::new(spec.clone(), Mode::Train, threads.clone(), NETWORKS_HELD)
+                .freezing(options.freeze.clone()),
             loss: Loss::new(&spec, options.loss_settings(&dataset)),
             optimizer: Optimizer::new(&settings, decay, &tables.parameters),
             average: Ema::new(&state),
@@ -232,6 +232,11 @@ impl Trainer {
     /// Returns the arguments of the run.
     pub fn options(&self) -> &TrainOptions {
         &self.options
+    }
+
+    /// Returns the first batch of the run, to be looked at.
+    pub fn first_batch(&self) -> Result<Batch> {
+        self.batches.batch(0, 0)
     }
 
     /// Returns the data set, with the share of training pictures that the run uses.

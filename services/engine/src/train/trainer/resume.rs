@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Trainer;
 use crate::checkpoint::{Checkpoint, FORMAT_VERSION, Header};
 use crate::data::Dataset;
+use crate::models::ModelSpec;
 use crate::ops::simd::Level;
 use crate::optim::{Accumulation, Ema};
 use crate::{Error, Result};
@@ -35,7 +36,10 @@ impl Trainer {
         options.threads = threads;
         options.check()?;
         let dataset = options.prepared(dataset);
-        let spec = options.spec(&dataset)?;
+        let spec = ModelSpec {
+            class_hidden: header.model.class_hidden,
+            ..options.spec(&dataset)?
+        };
         checkpoint.check_continues(place, &spec, &dataset.classes, &dataset.fingerprint()?)?;
         let refuse = |rule: &str| Error::Checkpoint {
             place: place.to_owned(),
