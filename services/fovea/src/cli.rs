@@ -333,8 +333,9 @@ pub enum Engine {
         model: String,
         #[arg(long, default_value_t = 80)]
         classes: usize,
-        #[arg(long, default_value_t = 640)]
-        imgsz: usize,
+        /// The default is the task's: 224 for classification, else 640.
+        #[arg(long)]
+        imgsz: Option<usize>,
         #[arg(long, default_value_t = 16)]
         batch: usize,
         /// train or infer.

@@ -443,12 +443,13 @@ fn model(path: &str) -> Result<Checkpoint> {
 fn show_plan(
     model: &str,
     classes: usize,
-    imgsz: usize,
+    imgsz: Option<usize>,
     batch: usize,
     mode: &str,
     with_launches: bool,
 ) -> Result<()> {
     let spec = ModelSpec::parse(model, classes)?;
+    let imgsz = imgsz.unwrap_or_else(|| spec.task.image_side());
     let mode = match mode {
         "train" => Mode::Train,
         "infer" => Mode::Infer,
