@@ -92,7 +92,9 @@ pub fn read(path: &Path) -> Result<Weights> {
     if start.starts_with(b"PK\x03\x04") {
         return torch::read(BufReader::new(file)).map_err(refuse);
     }
-    if start.first() == Some(&0x80) {
+    // A safetensors file begins with a length, whose first byte may be a pickle's.
+    let is_safetensors = start.get(8) == Some(&b'{');
+    if start.first() == Some(&0x80) && !is_safetensors {
         return Err(refuse(
             "a bare pickle, as PyTorch wrote before version 1.6: save it anew with a later one"
                 .into(),
@@ -105,7 +107,7 @@ pub fn read(path: &Path) -> Result<Weights> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(refuse(format!("it is longer than {FILE_BYTES_MAX} bytes")));
     }
-    if start.get(8) == Some(&b'{') {
+    if is_safetensors {
         return safetensors_file::read(&bytes, &place);
     }
     let extension = path.extension().unwrap_or_default();

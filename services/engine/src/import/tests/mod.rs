@@ -220,6 +220,11 @@ fn other_files_are_told_apart_by_their_first_bytes() {
         read(&path).unwrap_err().to_string()
     };
     assert!(told("old.pt", b"\x80\x02\x8a\x0al").contains("old.pt: a bare pickle"));
+    let mut padded = b"\x80\0\0\0\0\0\0\0{}".to_vec();
+    padded.resize(8 + 0x80, b' ');
+    std::fs::write(folder.path().join("empty.safetensors"), padded).unwrap();
+    let empty = read(&folder.path().join("empty.safetensors")).unwrap();
+    assert!(empty.tensors.is_empty());
     assert!(told("x.bin", b"hello hello hello").contains("not a file of weights"));
     assert!(told("x.onnx", &[0xff; 40]).contains("not an ONNX file"));
     assert!(
