@@ -414,7 +414,9 @@ fn export(mut arguments: Arguments) -> Result<()> {
     let branches = match arguments.take("nms").as_deref() {
         None => Branches::OneToMany,
         Some("false" | "False") => Branches::OneToOne,
-        Some(other) => bail!("nms: '{other}' is not written; false is, for models with an end-to-end head"),
+        Some(other) => {
+            bail!("nms: '{other}' is not written; false is, for models with an end-to-end head")
+        }
     };
     let options = ExportOptions {
         height: imgsz,
