@@ -21,6 +21,7 @@ pub mod onnx;
 pub mod optim;
 pub mod plan;
 pub mod plots;
+pub mod precision;
 pub mod predict;
 pub mod random;
 pub mod train;
@@ -28,3 +29,4 @@ pub mod validate;
 
 pub use engine_ops::{self as ops, clock, parallel};
 pub use error::{Error, Result};
+pub use precision::Precision;

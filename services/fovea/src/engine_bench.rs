@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
+use engine::Precision;
 use engine::bench::{self, Case, PredictionCase, Report};
 use engine::checkpoint::files;
 use engine::data::{Picture, decode};
@@ -36,6 +37,11 @@ pub(crate) fn run(mut arguments: Arguments, is_json: bool) -> Result<()> {
         batch: arguments.parsed("batch", batch)?,
         size: arguments.parsed("imgsz", 640)?,
         threads,
+        precision: match arguments.take("precision").as_deref() {
+            None | Some("f32") => Precision::F32,
+            Some("mixed") => Precision::Mixed,
+            Some(other) => bail!("precision: '{other}' is not one of f32, mixed"),
+        },
         steps: arguments.parsed("steps", steps)?,
     };
     let report = if mode == "train" {

@@ -19,9 +19,9 @@ use crate::models::{self, ModelSpec};
 use crate::network::{Images, InputShape, Network, State};
 use crate::ops::simd::Level;
 use crate::parallel::Threads;
-use crate::plan::Plan;
+use crate::plan::{self, Mode, Plan};
 use crate::random::{Philox, Use};
-use crate::{Error, Result};
+use crate::{Error, Precision, Result};
 
 /// The most steps of one measurement.
 pub const STEPS_MAX: usize = 100_000;
@@ -36,6 +36,7 @@ pub struct Case {
     /// Side of the pictures.
     pub size: usize,
     pub threads: usize,
+    pub precision: Precision,
     /// Steps that count; those before them fill caches and don't.
     pub steps: usize,
 }
@@ -52,6 +53,17 @@ impl Case {
     }
 }
 
+impl Case {
+    fn network(&self, mode: Mode, threads: &Threads) -> Result<Network> {
+        let shape = InputShape::square(self.batch, self.size);
+        let options = plan::Options {
+            precision: self.precision.here(),
+            ..plan::Options::new(mode, threads.count())
+        };
+        Network::with_options(&self.spec, shape, options, threads)
+    }
+}
+
 /// Times of one measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
@@ -59,6 +71,8 @@ pub struct Report {
     pub batch: usize,
     pub imgsz: usize,
     pub threads: usize,
+    /// What was asked for, which is not what every machine does.
+    pub precision: Precision,
     /// The instruction set of the kernels.
     pub level: &'static str,
     /// Of each step, in order.
@@ -148,6 +162,7 @@ impl<'a> Record<'a> {
             batch: self.case.batch,
             imgsz: self.case.size,
             threads: self.case.threads,
+            precision: self.case.precision,
             level: Level::best().name(),
             seconds_median,
             images_per_second: self.case.batch as f64 / seconds_median,
@@ -205,6 +220,7 @@ mod tests {
             batch: 2,
             size: 64,
             threads: 2,
+            precision: Precision::F32,
             steps,
         }
     }

@@ -5,8 +5,9 @@ use crate::clock::Stopwatch;
 use crate::data::letterbox::Letterbox;
 use crate::data::picture::Picture;
 use crate::metrics::{Detector, NmsOptions};
-use crate::network::{Images, InputShape, Network, State};
+use crate::network::{Images, Network, State};
 use crate::parallel::Threads;
+use crate::plan::Mode;
 use crate::{Error, Result};
 
 /// Predictions before those that count.
@@ -29,8 +30,7 @@ impl PredictionCase {
         let source = (self.picture.width(), self.picture.height());
         let side = self.case.size;
         let fit = Letterbox::fit(source, (side, side), true);
-        let shape = InputShape::square(self.case.batch, side);
-        let mut network = Network::infer(&self.case.spec, shape, &threads)?;
+        let mut network = self.case.network(Mode::Infer, &threads)?;
         network.load(state);
         Ok((network, fit, threads))
     }

@@ -5,9 +5,10 @@ use crate::Result;
 use crate::clock::Stopwatch;
 use crate::loss::{InstanceMaps, Loss, LossInput, LossSettings, Targets};
 use crate::models::{self, ModelSpec, Task};
-use crate::network::{Images, InputShape, Network};
+use crate::network::{Images, InputShape};
 use crate::optim::{self, GRADIENT_NORM_MAX, Optimizer, OptimizerSettings, Rates};
 use crate::parallel::Threads;
+use crate::plan::Mode;
 
 /// Steps before those that count.
 const WARM_UP_STEPS: usize = 1;
@@ -29,7 +30,7 @@ pub fn training(case: &Case) -> Result<Report> {
     let Case { spec, .. } = case;
     let shape = InputShape::square(case.batch, case.size);
     let threads = Threads::new(case.threads)?;
-    let mut network = Network::train(spec, shape, &threads)?;
+    let mut network = case.network(Mode::Train, &threads)?;
     let mut state = models::initialise(spec, SEED);
     let mut loss = Loss::new(spec, LossSettings::default());
     let settings = OptimizerSettings::sgd();

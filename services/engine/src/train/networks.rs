@@ -4,8 +4,9 @@ use super::Freeze;
 use crate::Result;
 use crate::models::ModelSpec;
 use crate::network::{InputShape, Network, State};
+use crate::ops::conv2d;
 use crate::parallel::Threads;
-use crate::plan::Mode;
+use crate::plan::{self, Mode};
 
 /// Networks of one model for the shapes last used.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub struct Networks {
     mode: Mode,
     threads: Threads,
     held_max: usize,
+    precision: conv2d::Precision,
     /// Layers whose norms keep their running statistics in training.
     freeze: Freeze,
     /// The one used last comes first.
@@ -35,9 +37,15 @@ impl Networks {
             mode,
             threads,
             held_max,
+            precision: conv2d::Precision::F32,
             freeze: Freeze::default(),
             held: Vec::new(),
         }
+    }
+
+    /// Computes so in training.
+    pub fn computing(self, precision: conv2d::Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Keeps the running statistics of the layers that are not trained.
@@ -78,7 +86,13 @@ impl Networks {
             // The memory of the one to go is free before the new one takes its own.
             self.held.truncate(self.held_max - 1);
             let mut network = match self.mode {
-                Mode::Train => Network::train(&self.spec, shape, &self.threads)?,
+                Mode::Train => {
+                    let options = plan::Options {
+                        precision: self.precision,
+                        ..plan::Options::new(Mode::Train, self.threads.count())
+                    };
+                    Network::with_options(&self.spec, shape, options, &self.threads)?
+                }
                 Mode::Infer => Network::infer_outputs(&self.spec, shape, &self.threads)?,
             };
             if !self.freeze.is_empty() {

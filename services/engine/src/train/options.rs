@@ -13,7 +13,7 @@ use crate::loss::Gains;
 use crate::models::ModelSpec;
 use crate::network::InputShape;
 use crate::optim::{self, OptimizerKind, OptimizerSettings};
-use crate::{Error, Result};
+use crate::{Error, Precision, Result};
 
 /// The longest run.
 pub const EPOCHS_MAX: u32 = 100_000;
@@ -84,6 +84,8 @@ pub struct TrainOptions {
     pub workers: usize,
     /// Threads of the step; 0 takes all of the machine.
     pub threads: usize,
+    /// `f32` or `mixed`.
+    pub precision: Precision,
     /// Where decoded pictures are kept: `ram`, `disk` or `none`.
     pub cache: CacheKind,
     /// Memory for decoded pictures, in bytes.
@@ -132,6 +134,7 @@ impl Default for TrainOptions {
             save_period: 0,
             workers: 8,
             threads: 0,
+            precision: Precision::F32,
             cache: CacheKind::Ram,
             cache_bytes: CACHE_BYTES_DEFAULT,
             cache_folder: PathBuf::new(),

@@ -165,6 +165,7 @@ impl Trainer {
             batches: Arc::new(batches),
             validator,
             networks: Networks::new(spec.clone(), Mode::Train, threads.clone(), NETWORKS_HELD)
+                .computing(options.precision.here())
                 .freezing(options.freeze.clone()),
             loss: Loss::new(&spec, options.loss_settings(&dataset)),
             optimizer: Optimizer::new(&settings, decay, &tables.parameters),
@@ -176,7 +177,12 @@ impl Trainer {
             position: Position::default(),
             best: None,
             history: Vec::new(),
-            notes: Vec::new(),
+            notes: options
+                .precision
+                .note()
+                .map(str::to_owned)
+                .into_iter()
+                .collect(),
             options,
             spec,
             dataset,

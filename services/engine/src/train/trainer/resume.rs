@@ -6,16 +6,21 @@ use super::Trainer;
 use crate::checkpoint::{Checkpoint, FORMAT_VERSION, Header};
 use crate::data::Dataset;
 use crate::models::ModelSpec;
+use crate::ops::conv2d;
 use crate::ops::simd::Level;
 use crate::optim::{Accumulation, Ema};
-use crate::{Error, Result};
+use crate::{Error, Precision, Result};
 
 /// The engine that writes a checkpoint.
 const BUILD: &str = concat!("fovea ", env!("CARGO_PKG_VERSION"));
 
 /// Returns what computes: other instructions round in another way.
-fn device() -> String {
-    format!("cpu {}", Level::best().name())
+fn device(precision: Precision) -> String {
+    let level = Level::best().name();
+    match precision.here() {
+        conv2d::Precision::F32 => format!("cpu {level}"),
+        conv2d::Precision::Mixed => format!("cpu {level} bf16"),
+    }
 }
 
 impl Trainer {
@@ -63,7 +68,7 @@ impl Trainer {
         if !gradient.is_empty() {
             trainer.gradient.copy_from_slice(gradient);
         }
-        let device = device();
+        let device = device(header.options.precision);
         if (&header.build[..], &header.device[..]) != (BUILD, &device[..]) {
             trainer.notes.push(format!(
                 "the checkpoint was written by {} on {}, this is {BUILD} on {device}: the run goes on, not to the bit",
@@ -87,7 +92,7 @@ impl Trainer {
             header: Header {
                 format: FORMAT_VERSION,
                 build: BUILD.into(),
-                device: device(),
+                device: device(self.options.precision),
                 model: self.spec.clone(),
                 classes: self.dataset.classes.clone(),
                 options: self.options.clone(),
