@@ -4,7 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use super::*;
+use crate::checkpoint::files;
+use crate::data::decode;
+use crate::data::letterbox::Letterbox;
 use crate::graph::{Convolution, Op};
+use crate::metrics::{Detector, NmsOptions, nms};
 use crate::network::{Images, Network};
 use crate::parallel::Threads;
 use crate::random::{Philox, Use};
@@ -399,4 +403,61 @@ fn names_and_sizes_that_do_not_fit_the_model_are_refused() {
     let other = models::initialise(&ModelSpec::parse("yolo11n", 9).unwrap(), 0);
     let error = export(&spec(), &other, &options()).unwrap_err().to_string();
     assert!(error.starts_with("state: the model has"), "{error}");
+}
+
+/// What good weights find in real pictures, box by box. `FOVEA_TEST_MODEL` names a trained detector and
+/// `FOVEA_TEST_PICTURES` a folder: `cargo test -p engine --lib -- --ignored --nocapture trained_model`.
+#[test]
+#[ignore = "needs a trained model"]
+fn a_trained_model_finds_the_same_in_onnx_runtime() {
+    const PICTURES: usize = 10;
+    const SIDE: usize = 320;
+    let setting =
+        |name: &str| std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set"));
+    let checkpoint = files::read(Path::new(&setting("FOVEA_TEST_MODEL"))).unwrap();
+    let spec = &checkpoint.header.model;
+    let options = ExportOptions {
+        height: SIDE,
+        width: SIDE,
+        class_names: checkpoint.header.classes.clone(),
+        ..options()
+    };
+    let model = export(spec, checkpoint.inference_state(), &options).unwrap();
+    let mut network =
+        Network::infer(spec, InputShape::square(1, SIDE), &Threads::new(2).unwrap()).unwrap();
+    network.load(checkpoint.inference_state());
+    let nms_options = NmsOptions::prediction();
+    let mut paths: Vec<_> = std::fs::read_dir(setting("FOVEA_TEST_PICTURES"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    let (mut boxes, mut corner_error, mut score_error) = (0, 0f32, 0f32);
+    for path in paths.into_iter().take(PICTURES) {
+        let picture = decode::decode("picture", &std::fs::read(path).unwrap()).unwrap();
+        let size = (picture.width(), picture.height());
+        let mut bytes = vec![0; 3 * SIDE * SIDE];
+        Letterbox::fit(size, (SIDE, SIDE), true).apply(&picture, &mut bytes);
+        let floats: Vec<f32> = bytes.iter().map(|&byte| f32::from(byte) / 255.0).collect();
+        let Some((_, columns)) = run_onnx(&model, &planes(&floats), [1, SIDE, SIDE]) else {
+            return;
+        };
+        let anchors = columns.len() / (4 + spec.class_count);
+        let row = |anchor: usize| columns.iter().skip(anchor).step_by(anchors).copied();
+        let rows: Vec<f32> = (0..anchors).flat_map(row).collect();
+        let theirs = nms(&rows, spec.class_count, &nms_options);
+        network.infer_forward(Images::U8(&bytes));
+        let ours = Detector::new(spec, nms_options).boxes(&network.outputs(), 0);
+        assert_eq!(ours.len(), theirs.len());
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert_eq!(ours.class, theirs.class);
+            score_error = score_error.max((ours.score - theirs.score).abs());
+            for (a, b) in ours.bounds.iter().zip(theirs.bounds) {
+                corner_error = corner_error.max((a - b).abs() / SIDE as f32);
+            }
+        }
+        boxes += ours.len();
+    }
+    println!("{boxes} boxes: corners {corner_error:.1e} of the side, scores {score_error:.1e}");
+    assert!(boxes > PICTURES && corner_error <= 1e-4 && score_error <= 1e-4);
 }
