@@ -17,7 +17,7 @@ use super::kernels::{GatherTile, PANELS_MAX, Tiles, gather, tile_panels, tile_ro
 use super::source::{Prefetch, Source, Window};
 use super::{Epilogue, Write};
 use crate::parallel::Threads;
-use crate::simd::pointer::{load, store};
+use crate::simd::pointer::{clear, load, store};
 use crate::simd::{BLOCK, Kernel, Level, Simd, dispatch_dot};
 use crate::view::{RawView, View};
 
@@ -171,7 +171,7 @@ impl<const DOT: bool> Kernel for GatherChunks<'_, DOT> {
             if let Some(partials) = self.pass.finish.statistics {
                 let len = 2 * geometry.target.channels;
                 // SAFETY: each chunk has its own partial sums.
-                unsafe { super::source::clear(partials.pixel(chunk), len) };
+                unsafe { clear(partials.pixel(chunk), len) };
             }
             match self.strip {
                 None => self.pointwise(simd, chunk),

@@ -1,8 +1,8 @@
 //! Two-dimensional convolution: NHWC, one group, odd kernel `k`, stride `s`, padding `k / 2`, in three passes.
 //!
-//! [`Conv2d`] is made once per shape and holds every choice; its passes allocate nothing. Weights are repacked
-//! from the canonical OIHW vector once per step ([`Conv2d::pack`]); gradients are added to it in that layout.
-//! Results are the same bits for any number of threads.
+//! [`Conv2d`] is made once per shape and holds every choice; its passes allocate nothing but the bias's few partial
+//! sums. Weights are repacked from the canonical OIHW vector once per step ([`Conv2d::pack`]); gradients are added to
+//! it in that layout. Results are the same bits for any number of threads.
 
 mod bias;
 mod direct;

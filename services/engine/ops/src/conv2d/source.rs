@@ -5,7 +5,8 @@
 )]
 
 use super::{Input, Shape};
-use crate::simd::{BLOCK, Simd, pointer};
+use crate::simd::pointer::{self, clear};
+use crate::simd::{BLOCK, Simd};
 use crate::view::RawView;
 
 /// Where pixels come from, checked and without its bounds.
@@ -153,16 +154,6 @@ pub(super) unsafe fn copy_pixel_pairs<S: Simd>(
             }
         }
     }
-}
-
-/// Writes zeros.
-///
-/// # Safety
-/// `target` has room for `len` floats.
-#[inline(always)]
-pub(super) unsafe fn clear(target: *mut f32, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { std::ptr::write_bytes(target, 0, len) };
 }
 
 /// A window of source rows and columns that may reach outside of the image.

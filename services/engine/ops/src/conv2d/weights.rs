@@ -16,8 +16,9 @@ use std::cell::Cell;
 use super::Shape;
 use super::geometry::Gather;
 use super::kernels::{PANELS_MAX, ScatterTile, Tiles, scatter, tile_panels, tile_rows};
-use super::source::{Prefetch, Source, Window, clear, copy_pixel_pairs};
+use super::source::{Prefetch, Source, Window, copy_pixel_pairs};
 use crate::parallel::Threads;
+use crate::simd::pointer::clear;
 use crate::simd::{BLOCK, Kernel, Level, Simd, dispatch_dot};
 use crate::view::{RawView, View, as_cells};
 

@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 use super::{Epilogue, Pass, Shape, Write};
 use crate::parallel::Threads;
-use crate::simd::pointer::{load, store};
+use crate::simd::pointer::{clear, load, store};
 use crate::simd::{BLOCK, Kernel, Level, Simd, silu};
 use crate::view::{RawView, View, as_cells};
 
@@ -35,15 +35,6 @@ pub(super) fn scratch_len(shape: &Shape, pass: Pass) -> usize {
 
 fn partial_count(shape: &Shape) -> usize {
     (shape.batch * shape.height).min(PARTIALS_MAX)
-}
-
-/// Writes zeros.
-///
-/// # Safety
-/// `target` has room for `len` floats.
-unsafe fn clear(target: *mut f32, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { std::ptr::write_bytes(target, 0, len) };
 }
 
 /// Sums over the taps of one row: `target[x] = Σ source[x + d] · weights[d]`.

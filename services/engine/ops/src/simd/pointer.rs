@@ -25,3 +25,13 @@ pub unsafe fn store<S: Simd>(simd: S, value: S::F16, target: *mut f32) {
     // SAFETY: the caller's promise; `[f32; 16]` is aligned like `f32`.
     simd.store(value, unsafe { &mut *target.cast::<[f32; BLOCK]>() });
 }
+
+/// Writes zeros.
+///
+/// # Safety
+/// `target` points to `len` floats that nobody else touches meanwhile.
+#[inline(always)]
+pub unsafe fn clear(target: *mut f32, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::write_bytes(target, 0, len) };
+}

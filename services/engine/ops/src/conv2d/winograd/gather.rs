@@ -10,12 +10,12 @@ use std::ops::Range;
 use super::super::direct::{Operands, sum_partials};
 use super::super::epilogue::Finish;
 use super::super::kernels::{GatherTile, PANELS_MAX, Tiles, gather, tile_panels, tile_rows};
-use super::super::source::{Source, clear};
+use super::super::source::Source;
 use super::super::{Pass, Shape, Write};
 use super::transforms::{INPUT, OUTPUT, POINTS, Tile, input, kernel, output};
 use super::{Ahead, EdgeTile, Place, Plan};
 use crate::parallel::Threads;
-use crate::simd::pointer::{load, store};
+use crate::simd::pointer::{clear, load, store};
 use crate::simd::{BLOCK, Kernel, Level, Simd};
 use crate::view::{RawView, View, as_cells};
 

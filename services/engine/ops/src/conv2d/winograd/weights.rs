@@ -9,12 +9,12 @@ use std::cell::Cell;
 
 use super::super::Shape;
 use super::super::kernels::{PANELS_MAX, ScatterTile, Tiles, scatter, tile_panels, tile_rows};
-use super::super::source::{Source, clear};
+use super::super::source::Source;
 use super::gather::transform_source;
 use super::transforms::{INPUT, OUTPUT, POINTS, Tile, gradient, kernel_gradient};
 use super::{Ahead, EdgeTile, Place, Plan};
 use crate::parallel::Threads;
-use crate::simd::pointer::load;
+use crate::simd::pointer::{clear, load};
 use crate::simd::{BLOCK, Kernel, Level, Simd};
 use crate::view::{RawView, View, as_cells};
 
