@@ -167,7 +167,7 @@ fn refusals(fleet: &Fleet) {
         "--dataset",
         "shapes",
         "--imgsz",
-        "640",
+        "1280",
         "--batch",
         "1",
         "--epochs",
