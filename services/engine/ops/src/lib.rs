@@ -5,6 +5,7 @@
 pub mod attention;
 pub mod clock;
 pub mod conv2d;
+pub mod cuda;
 pub mod depthwise;
 pub mod elementwise;
 pub mod global_pool;

@@ -1,6 +1,6 @@
 //! The devices of this machine: what they are and what they can do.
 
-mod cuda;
+pub mod cuda;
 mod measure;
 mod memory;
 

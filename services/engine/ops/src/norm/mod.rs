@@ -5,6 +5,7 @@
 //! order, so that big tensors lose no digits and results do not depend on the threads.
 
 mod cpu;
+pub mod cuda;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,7 @@
+//! Kernels, host code and driver together, on the emulator. Each kernel runs under three schedules with two sets of
+//! inputs into poisoned outputs, and is compared with plain loops in double precision.
+
+mod bench;
+mod norm;
+mod probe;
+mod table;

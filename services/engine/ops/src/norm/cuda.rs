@@ -1,0 +1,75 @@
+//! The kernels of `norm.cu` and their parameters.
+
+use crate::cuda::{Kernel, Parameters, Source, Uses, View};
+
+crate::params! {
+    /// What a norm keeps on the device, f32, one value per padded channel each.
+    pub struct NormVectors {
+        pub gamma: u64,
+        pub beta: u64,
+        pub running_mean: u64,
+        pub running_variance: u64,
+        /// Of this batch; the backward pass reads them.
+        pub mean: u64,
+        pub inverse_deviation: u64,
+        /// `y * scale + shift` is the norm.
+        pub scale: u64,
+        pub shift: u64,
+        pub epsilon: f32,
+        /// Weight of this batch in the running statistics.
+        pub momentum: f32,
+    }
+    /// Statistics of a tensor that no convolution has made.
+    pub struct BnStats needs(NormVectors) {
+        pub y: View,
+        pub norm: NormVectors,
+        /// f32: count, mean and squared deviations, `channels` of each for each block along x.
+        pub partials: u64,
+        /// One zero for each 64 channels; it is zero again afterwards.
+        pub counters: u64,
+        pub pixels: u32,
+        pub pixels_per_block: u32,
+    }
+    /// `a = f(y * scale + shift) [+ residual]`.
+    pub struct BnSiluApply {
+        pub y: View,
+        pub output: View,
+        /// Its pointer may be 0.
+        pub residual: View,
+        pub scale: u64,
+        pub shift: u64,
+        pub pixels: u32,
+        /// 1 for SiLU, 0 for none.
+        pub silu: u32,
+    }
+}
+
+/// Channels of a block of `bn_stats`.
+pub const STATS_CHANNELS: u32 = 64;
+
+/// Included by whatever makes statistics.
+pub const FINALIZE: &str = include_str!("finalize.h");
+
+/// The file.
+pub const SOURCE: Source = Source {
+    name: "norm",
+    text: include_str!("norm.cu"),
+    kernels: &[
+        Kernel {
+            name: "bn_stats",
+            parameters: BnStats::LAYOUT,
+            block: 256,
+            min_blocks: 2,
+            shared_bytes: 0,
+            uses: Uses::NONE,
+        },
+        Kernel {
+            name: "bn_silu_apply",
+            parameters: BnSiluApply::LAYOUT,
+            block: 256,
+            min_blocks: 4,
+            shared_bytes: 0,
+            uses: Uses::NONE,
+        },
+    ],
+};

@@ -1,0 +1,63 @@
+// The last step of a batch's statistics, done by the last block of those that made partial ones. Partials are
+// joined in the order of their rows whoever is last, so the bits don't depend on it.
+#pragma once
+#include "ks.h"
+
+// Tells whether this block is the last of `blocks` to come here; the counter is zero again for the next launch.
+KS_FN bool is_last_block(u32* counter, u32 blocks) {
+    KS_SHARED(u32, last, 1);
+    ks_fence();
+    ks_sync();
+    if (ks_thread() == 0) {
+        last[0] = ks_atomic_add(counter, 1) == blocks - 1;
+#ifndef MUT_COUNTER_KEPT
+        if (last[0]) *counter = 0;
+#endif
+    }
+    ks_sync();
+    ks_fence();
+    return last[0] != 0;
+}
+
+KS_FN void write_norm(const NormVectors& norm, u32 channel, const Moments& all) {
+    float variance = ks_max(all.m2 * ks_rcp(all.n), 0.0f);
+    float inverse = ks_rsqrt(variance + norm.epsilon);
+    float scale = ks_pointer<const float>(norm.gamma)[channel] * inverse;
+    ks_pointer<float>(norm.mean)[channel] = all.mean;
+    ks_pointer<float>(norm.inverse_deviation)[channel] = inverse;
+    ks_pointer<float>(norm.scale)[channel] = scale;
+    ks_pointer<float>(norm.shift)[channel] = ks_pointer<const float>(norm.beta)[channel] - all.mean * scale;
+    float* mean = ks_pointer<float>(norm.running_mean) + channel;
+    float* deviation = ks_pointer<float>(norm.running_variance) + channel;
+    // The running variance is the unbiased one.
+    float unbiased = all.m2 * ks_rcp(ks_max(all.n - 1.0f, 1.0f));
+    *mean += norm.momentum * (all.mean - *mean);
+    *deviation += norm.momentum * (unbiased - *deviation);
+}
+
+// Joins `rows` partials of the channels from `first` to `first + COUNT`; `scratch` holds 3 floats a thread.
+template <int THREADS, int COUNT>
+KS_FN void finalize(const NormVectors& norm, u64 partials, u32 rows, u32 channels, u32 first, float* scratch) {
+    constexpr u32 SHARES = THREADS / COUNT;
+    u32 column = ks_thread() % COUNT, share = ks_thread() / COUNT, channel = first + column;
+    const volatile float* from = ks_pointer<const volatile float>(partials);
+    Moments all = {0.0f, 0.0f, 0.0f};
+    if (channel < channels) {
+        KS_NO_UNROLL
+        for (u32 row = share; row < rows; row += SHARES) {
+            u64 at = (u64)row * 3 * channels + channel;
+            all = ks_join(all, Moments{from[at], from[at + channels], from[at + 2 * channels]});
+        }
+    }
+    scratch[ks_thread()] = all.n;
+    scratch[THREADS + ks_thread()] = all.mean;
+    scratch[2 * THREADS + ks_thread()] = all.m2;
+    ks_sync();
+    if (share != 0 || channel >= channels) return;
+    KS_NO_UNROLL
+    for (u32 other = 1; other < SHARES; other++) {
+        u32 at = other * COUNT + column;
+        all = ks_join(all, Moments{scratch[at], scratch[THREADS + at], scratch[2 * THREADS + at]});
+    }
+    write_norm(norm, channel, all);
+}

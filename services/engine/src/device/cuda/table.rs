@@ -1,0 +1,29 @@
+//! All kernels: those of the operations and those of the engine's own rooms.
+
+use crate::ops::cuda::{SOURCES, SURFACE, Source};
+
+/// Files that kernels include, beside `params.h`, which is made from the table.
+pub const HEADERS: &[(&str, &str)] = &[
+    ("ks.h", SURFACE),
+    ("finalize.h", crate::ops::norm::cuda::FINALIZE),
+];
+
+/// Returns every file of kernels; rooms of the engine add theirs here.
+pub fn sources() -> Vec<Source> {
+    SOURCES.to_vec()
+}
+
+/// Returns a hash of all that a pack is made of, so that one made of other kernels is refused.
+pub fn sources_hash(sources: &[Source]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, text) in HEADERS {
+        hasher.update(name.as_bytes()).update(text.as_bytes());
+    }
+    hasher.update(crate::ops::cuda::header(sources).as_bytes());
+    for source in sources {
+        hasher
+            .update(source.name.as_bytes())
+            .update(source.text.as_bytes());
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
