@@ -2,6 +2,7 @@
 //! inputs into poisoned outputs, and is compared with plain loops in double precision.
 
 mod bench;
+mod conv;
 mod norm;
 mod probe;
 mod table;

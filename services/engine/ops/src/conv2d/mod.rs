@@ -5,6 +5,7 @@
 //! it in that layout. Results are the same bits for any number of threads.
 
 mod bias;
+pub mod cuda;
 mod direct;
 mod epilogue;
 mod geometry;

@@ -56,7 +56,7 @@ impl Uses {
 }
 
 /// Every file of this crate.
-pub const SOURCES: &[Source] = &[crate::norm::cuda::SOURCE];
+pub const SOURCES: &[Source] = &[crate::norm::cuda::SOURCE, crate::conv2d::cuda::SOURCE];
 
 /// Writes `params.h`: each struct in C, with its size and offsets asserted, so that neither compiler can disagree
 /// with Rust.

@@ -6,6 +6,7 @@ use crate::ops::cuda::{SOURCES, SURFACE, Source};
 pub const HEADERS: &[(&str, &str)] = &[
     ("ks.h", SURFACE),
     ("finalize.h", crate::ops::norm::cuda::FINALIZE),
+    ("gemm.h", crate::ops::conv2d::cuda::GEMM),
 ];
 
 /// Returns every file of kernels; rooms of the engine add theirs here.
