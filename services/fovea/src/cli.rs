@@ -345,6 +345,12 @@ pub enum Engine {
         #[arg(long)]
         launches: bool,
     },
+    /// Compiles the CUDA kernels and holds them to their lock file: `--arch all|sm_90a,… --check|--lock`. Needs NVRTC,
+    /// which `scripts/kernels.sh` gets.
+    Kernels {
+        #[arg(allow_hyphen_values = true, value_name = "OPTION")]
+        arguments: Vec<String>,
+    },
     /// Measures this machine: `mode=train|infer model=yolo11n imgsz=640 batch=16 threads=2 steps=10`.
     Bench {
         #[arg(value_name = "NAME=VALUE")]

@@ -11,6 +11,7 @@ use engine::checkpoint::{Checkpoint, files};
 use engine::data::sample::{self, SampleOptions};
 use engine::data::yolo::Strictness;
 use engine::data::{self, Split, decode};
+use engine::device::cuda::compile;
 use engine::models::ModelSpec;
 use engine::network::InputShape;
 use engine::onnx::{self, ExportOptions};
@@ -48,9 +49,20 @@ pub async fn run(command: Engine, is_json: bool) -> Result<()> {
             mode,
             launches,
         } => show_plan(&model, classes, imgsz, batch, &mode, launches),
+        Engine::Kernels { arguments } => kernels(&arguments),
         Engine::Bench { arguments } => engine_bench::run(Arguments::read(&arguments)?, is_json),
     })
     .await?
+}
+
+fn kernels(arguments: &[String]) -> Result<()> {
+    let options = compile::Options::read(arguments).map_err(anyhow::Error::msg)?;
+    let report = compile::run(&options)?;
+    line(report.text().trim_end());
+    if !report.is_good() {
+        bail!("the kernels are not what the lock file and the rules say");
+    }
+    Ok(())
 }
 
 /// The first Ctrl-C asks for a checkpoint and an end, the second ends at once.

@@ -4,6 +4,7 @@
 //! nothing here calls it before `probe` has succeeded. All objects of a device live on one thread (`thread`).
 //! Memory is arenas whose size is fixed when a plan is made; a step is captured once and then replayed.
 
+pub mod compile;
 mod device;
 mod error;
 mod memory;
