@@ -1,7 +1,10 @@
 //! Convolutions of views: forward with statistics or a folded norm, and the input's gradient.
 
 use engine::device::cuda::Device;
-use engine::ops::conv2d::cuda::{ConvDgrad, ConvFprop, ConvGeometry, ConvSize, ConvTile, TILES};
+use engine::ops::conv2d::cuda::{
+    ConvDgrad, ConvFprop, ConvGeometry, ConvSize, ConvTile, ConvWgrad, SumRanges, TILES,
+    WEIGHT_TILES, WeightTile,
+};
 
 use crate::bench::{Draw, Tensor, Vector, agree, each_way, from_bf16, silu, to_bf16};
 use crate::norm::Norm;
@@ -239,5 +242,175 @@ fn the_gradient_of_the_input_meets_every_pixel_once() {
                 }
             }
         }
+    });
+}
+
+/// Sums the partial gradients onto `kept`.
+fn sum_ranges(device: &Device, partials: &Vector, ranges: u32, kept: &[f32]) -> Vec<f64> {
+    let target = Vector::of(device, kept);
+    let parameters = SumRanges {
+        partials: partials.address(),
+        target: target.address(),
+        count: kept.len() as u32,
+        ranges,
+        accumulate: 1,
+        unused: 0,
+    };
+    let blocks = (kept.len() as u32).div_ceil(1024);
+    device
+        .launch("sum_ranges", [blocks, 1, 1], &parameters)
+        .unwrap();
+    target.floats()
+}
+
+fn check_weights(device: &Device, case: &Case, tile: WeightTile, seed: u64) {
+    let draw = &mut Draw::new(seed);
+    let x = Tensor::new(device, case.in_pixels(), [case.input + 8, 8, case.input]);
+    let dy = Tensor::new(
+        device,
+        case.out_pixels(),
+        [case.output + 16, 8, case.output],
+    );
+    let (inputs, gradients) = (x.set(|_, _| draw.next()), dy.set(|_, _| draw.next()));
+    let geometry = ConvGeometry::forward(case.size, x.view(), 0, dy.view());
+    // Short ranges: the last is ragged, and their order matters.
+    let rows_per_range = 64;
+    let ranges = geometry.rows.div_ceil(rows_per_range);
+    let kept = draw.floats(case.output * case.taps() * case.input);
+    let partials = Vector::poisoned(device, kept.len() * ranges as usize);
+    let parameters = ConvWgrad {
+        geometry,
+        partials: partials.address(),
+        rows_per_range,
+        unused: 0,
+    };
+    let ([_, tiles, taps], _) = tile.grid(&geometry, 1);
+    device
+        .launch(tile.name, [ranges, tiles, taps], &parameters)
+        .unwrap();
+    let mut expected: Vec<f64> = kept.iter().map(|&value| f64::from(value)).collect();
+    case.each_tap(|to, from, tap| {
+        for k in 0..case.output {
+            let row = &mut expected[(k * case.taps() + tap) * case.input..][..case.input];
+            for (sum, x) in row.iter_mut().zip(&inputs[from * case.input..]) {
+                *sum += gradients[to * case.output + k] * x;
+            }
+        }
+    });
+    agree(
+        tile.name,
+        &sum_ranges(device, &partials, ranges, &kept),
+        &expected,
+        2e-6,
+    );
+}
+
+#[test]
+fn the_gradient_of_the_weights_is_the_sum_of_its_ranges() {
+    each_way(|device, seed| {
+        for case in &CASES {
+            for tile in WEIGHT_TILES {
+                if (tile.input_channels as usize) < 4 * case.input {
+                    check_weights(device, case, tile, seed);
+                }
+            }
+        }
+    });
+}
+
+/// The first convolution: its case counts four input channels, of which the last is none.
+fn stem_case(output: usize) -> Case {
+    case(3, 2, (13, 18), (4, output))
+}
+
+fn image(device: &Device, case: &Case, draw: &mut Draw) -> (Vector, Vec<f64>) {
+    let bytes: Vec<u8> = (0..case.in_pixels() * 4)
+        .map(|_| (draw.next() * 127.0 + 128.0) as u8)
+        .collect();
+    let inputs = bytes
+        .iter()
+        .enumerate()
+        .map(|(index, &byte)| match index % 4 {
+            3 => 0.0,
+            _ => f64::from(byte) / 255.0,
+        });
+    (Vector::of(device, &bytes), inputs.collect())
+}
+
+#[test]
+fn the_first_convolution_reads_bytes() {
+    each_way(|device, seed| {
+        for (name, columns, output) in
+            [("stem_fprop_128x16", 16, 16), ("stem_fprop_128x32", 32, 80)]
+        {
+            let draw = &mut Draw::new(seed);
+            let case = stem_case(output);
+            let (bytes, inputs) = image(device, &case, draw);
+            let w = weights(&case, draw);
+            let mut rows = vec![0.0; output * 48];
+            for (row, from) in rows.chunks_mut(48).zip(w.chunks(36)) {
+                row[..36].copy_from_slice(from);
+            }
+            let w_there = on_device(device, &rows);
+            let y = Tensor::new(device, case.out_pixels(), [output + 8, 8, output]);
+            let norm = Norm::new(device, output, draw);
+            let blocks = 1;
+            let partials = Vector::poisoned(device, blocks * 3 * output);
+            let counters = Vector::of(device, &[0u32; 8]);
+            let parameters = ConvFprop {
+                geometry: ConvGeometry::stem(
+                    case.size,
+                    bytes.address(),
+                    w_there.address(),
+                    y.view(),
+                ),
+                norm: norm.parameters(),
+                partials: partials.address(),
+                counters: counters.address(),
+                ..ConvFprop::default()
+            };
+            let grid = [blocks as u32, output.div_ceil(columns) as u32, 1];
+            device.launch(name, grid, &parameters).unwrap();
+            agree(name, &y.get(), &forward(&case, &inputs, &w), 4e-3);
+            norm.check(&y.get());
+        }
+    });
+}
+
+#[test]
+fn the_first_convolution_has_gradients_of_its_weights() {
+    each_way(|device, seed| {
+        let draw = &mut Draw::new(seed);
+        let case = stem_case(24);
+        let (bytes, inputs) = image(device, &case, draw);
+        let dy = Tensor::new(device, case.out_pixels(), [40, 8, 24]);
+        let gradients = dy.set(|_, _| draw.next());
+        let (ranges, rows_per_range) = (2, 64);
+        let kept = draw.floats(24 * 48);
+        let partials = Vector::poisoned(device, kept.len() * ranges as usize);
+        let parameters = ConvWgrad {
+            geometry: ConvGeometry::stem(case.size, bytes.address(), 0, dy.view()),
+            partials: partials.address(),
+            rows_per_range,
+            unused: 0,
+        };
+        assert!(parameters.geometry.rows > rows_per_range && parameters.geometry.rows < 128);
+        device
+            .launch("stem_wgrad", [ranges, 2, 1], &parameters)
+            .unwrap();
+        let mut expected: Vec<f64> = kept.iter().map(|&value| f64::from(value)).collect();
+        case.each_tap(|to, from, tap| {
+            for k in 0..24 {
+                for c in 0..3 {
+                    expected[k * 48 + tap * 4 + c] += gradients[to * 24 + k] * inputs[from * 4 + c];
+                }
+            }
+        });
+        agree(
+            "stem_wgrad",
+            &sum_ranges(device, &partials, ranges, &kept),
+            &expected,
+            2e-6,
+        );
     });
 }

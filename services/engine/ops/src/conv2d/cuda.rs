@@ -46,6 +46,27 @@ crate::params! {
         pub silu: u32,
         pub unused: u32,
     }
+    /// The weights' gradient; the geometry is the forward pass's, with the output's gradient as `y`.
+    pub struct ConvWgrad needs(ConvGeometry) {
+        pub geometry: ConvGeometry,
+        /// f32: a gradient of all weights, laid out as they are, for each block along x.
+        pub partials: u64,
+        /// Pixels of such a block; a multiple of 32.
+        pub rows_per_range: u32,
+        pub unused: u32,
+    }
+    /// Adds partial results in their order.
+    pub struct SumRanges {
+        /// f32, `ranges` times `count`.
+        pub partials: u64,
+        pub target: u64,
+        /// A multiple of 4.
+        pub count: u32,
+        pub ranges: u32,
+        /// 1 adds to what is there.
+        pub accumulate: u32,
+        pub unused: u32,
+    }
     /// The input's gradient.
     pub struct ConvDgrad needs(ConvGeometry) {
         pub geometry: ConvGeometry,
@@ -109,6 +130,19 @@ impl ConvGeometry {
         };
         geometry.set_taps(taps);
         geometry
+    }
+
+    /// Describes the first convolution: `image` is four bytes a pixel, a row of weights is 9 taps of 4, padded to 48.
+    pub fn stem(size: ConvSize, image: u64, w: u64, y: View) -> Self {
+        let x = View {
+            pointer: image,
+            pitch: 4,
+            channels: 8,
+        };
+        Self {
+            weight_row: 48,
+            ..Self::forward(size, x, w, y)
+        }
     }
 
     /// Describes the launches of the input's gradient: one, or four for a stride of two (fewer for one pixel, and a
@@ -228,8 +262,59 @@ impl ConvTile {
     }
 }
 
+/// A kernel's share of the weights' gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightTile {
+    pub input_channels: u32,
+    pub name: &'static str,
+}
+
+/// Every such tile; all take 64 output channels.
+pub const WEIGHT_TILES: [WeightTile; 3] = [
+    WeightTile {
+        input_channels: 16,
+        name: "conv_wgrad_64x16",
+    },
+    WeightTile {
+        input_channels: 32,
+        name: "conv_wgrad_64x32",
+    },
+    WeightTile {
+        input_channels: 64,
+        name: "conv_wgrad_64x64",
+    },
+];
+
+impl WeightTile {
+    /// Chooses a tile until a table of measurements does.
+    pub fn choose(geometry: &ConvGeometry) -> Self {
+        match geometry.x.channels {
+            0..=16 => WEIGHT_TILES[0],
+            17..=32 => WEIGHT_TILES[1],
+            _ => WEIGHT_TILES[2],
+        }
+    }
+
+    /// Returns the grid, and the pixels of a range: enough ranges to fill the device, but of 256 pixels at least.
+    pub fn grid(&self, geometry: &ConvGeometry, multiprocessors: u32) -> ([u32; 3], u32) {
+        let tiles =
+            geometry.y.channels.div_ceil(64) * geometry.x.channels.div_ceil(self.input_channels);
+        let blocks = tiles * geometry.taps_count;
+        let rows = ranges(geometry.rows, (4 * multiprocessors).div_ceil(blocks), 256);
+        let grid = [geometry.rows.div_ceil(rows), tiles, geometry.taps_count];
+        (grid, rows)
+    }
+}
+
+/// Returns the pixels of each of about `count` ranges, a multiple of 32 and at least `least`.
+pub fn ranges(rows: u32, count: u32, least: u32) -> u32 {
+    rows.div_ceil(count.max(1)).next_multiple_of(32).max(least)
+}
+
 /// Included by all kernels that multiply.
 pub const GEMM: &str = include_str!("gemm.h");
+/// Included by those that write views.
+pub const EPILOGUE: &str = include_str!("epilogue.h");
 
 const fn shared_bytes(rows: u32, columns: u32, threads: u32) -> u32 {
     let stages = 3 * (rows + columns) * 64;
@@ -249,6 +334,73 @@ macro_rules! kernel {
         }
     };
 }
+
+/// The file of the first convolution.
+pub const STEM: Source = Source {
+    name: "stem",
+    text: include_str!("stem.cu"),
+    kernels: &[stem(16), stem(32)],
+};
+
+const fn stem(columns: u32) -> Kernel {
+    let name = match columns {
+        16 => "stem_fprop_128x16",
+        _ => "stem_fprop_128x32",
+    };
+    let rows = (128 + columns) * 56 * 2;
+    let epilogue = 128 * (columns + 8) * 2 + 128 * 64;
+    Kernel {
+        name,
+        parameters: ConvFprop::LAYOUT,
+        block: 128,
+        min_blocks: 4,
+        shared_bytes: if rows > epilogue { rows } else { epilogue },
+        uses: Uses {
+            async_copies: false,
+            ..Uses::MATRIX
+        },
+    }
+}
+
+macro_rules! wgrad {
+    ($columns:literal) => {
+        Kernel {
+            name: concat!("conv_wgrad_64x", $columns),
+            parameters: ConvWgrad::LAYOUT,
+            block: 128,
+            min_blocks: 4,
+            shared_bytes: 3 * 32 * (64 + $columns) * 2,
+            uses: Uses::MATRIX,
+        }
+    };
+}
+
+/// The file of the weights' gradients.
+pub const WGRAD: Source = Source {
+    name: "wgrad",
+    text: include_str!("wgrad.cu"),
+    kernels: &[
+        wgrad!(16),
+        wgrad!(32),
+        wgrad!(64),
+        Kernel {
+            name: "stem_wgrad",
+            parameters: ConvWgrad::LAYOUT,
+            block: 256,
+            min_blocks: 2,
+            shared_bytes: 0,
+            uses: Uses::NONE,
+        },
+        Kernel {
+            name: "sum_ranges",
+            parameters: SumRanges::LAYOUT,
+            block: 256,
+            min_blocks: 4,
+            shared_bytes: 0,
+            uses: Uses::NONE,
+        },
+    ],
+};
 
 /// The file.
 pub const SOURCE: Source = Source {

@@ -150,30 +150,3 @@ KS_FN void multiply_tile(const ConvGeometry& g, bf16* stages, u32 row, u32 colum
     ks_copy_wait<0>();
     ks_sync();
 }
-
-// Writes a warp's sums to the staging rows, rounded.
-template <typename T, typename F>
-KS_FN void stage_output(bf16* staging, const float (&sums)[T::ROWS][T::PAIRS * 2][4], u32 warp_m, u32 warp_n,
-                        F&& change) {
-    u32 lane = ks_thread() & 31;
-    KS_UNROLL
-    for (int i = 0; i < T::ROWS; i++) {
-        KS_UNROLL
-        for (int j = 0; j < T::PAIRS * 2; j++) {
-            u32 row = warp_m * T::WM + i * 16 + lane / 4, column = warp_n * T::WN + j * 8 + lane % 4 * 2;
-            KS_UNROLL
-            for (int half = 0; half < 2; half++) {
-                u32 pair = ks_pack(change(sums[i][j][half * 2], column), change(sums[i][j][half * 2 + 1], column + 1));
-                *(u32*)(staging + (row + half * 8) * T::PITCH + column) = pair;
-            }
-        }
-    }
-}
-
-// The place of a row in the output, which a phase of a strided gradient visits at every other pixel.
-KS_FN u64 output_pixel(const ConvGeometry& g, u32 m) {
-    if (g.out_step == 1) return m;
-    u32 line = ks_quotient(m, g.by_width), x = m - line * g.by_width.divisor;
-    u32 image = ks_quotient(line, g.by_height), y = line - image * g.by_height.divisor;
-    return ((u64)image * g.out_height + y * g.out_step + g.out_y) * g.out_width + x * g.out_step + g.out_x;
-}

@@ -56,7 +56,12 @@ impl Uses {
 }
 
 /// Every file of this crate.
-pub const SOURCES: &[Source] = &[crate::norm::cuda::SOURCE, crate::conv2d::cuda::SOURCE];
+pub const SOURCES: &[Source] = &[
+    crate::norm::cuda::SOURCE,
+    crate::conv2d::cuda::SOURCE,
+    crate::conv2d::cuda::STEM,
+    crate::conv2d::cuda::WGRAD,
+];
 
 /// Writes `params.h`: each struct in C, with its size and offsets asserted, so that neither compiler can disagree
 /// with Rust.

@@ -7,6 +7,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("ks.h", SURFACE),
     ("finalize.h", crate::ops::norm::cuda::FINALIZE),
     ("gemm.h", crate::ops::conv2d::cuda::GEMM),
+    ("epilogue.h", crate::ops::conv2d::cuda::EPILOGUE),
 ];
 
 /// Returns every file of kernels; rooms of the engine add theirs here.
