@@ -163,9 +163,8 @@ struct ImageBlock {
 impl Kernel for ImageBlock {
     type Output = ();
 
-    /// Plain loops over lanes, which the compiler makes vectors of.
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let (extent, channel) = (self.extent, self.channel);
         let first = self.image * extent.height;
         for y in 0..extent.height {
@@ -173,36 +172,23 @@ impl Kernel for ImageBlock {
                 let pixel = (first + y) * extent.width + x;
                 // SAFETY: the extents are checked; the image's block is this chunk's alone.
                 unsafe {
-                    let maximum = block(self.output, pixel, channel);
+                    let maximum = load(simd, self.output.pixel(pixel).add(channel));
                     // What is left to hand on: each gradient goes to the first of equal maxima.
-                    let mut gradient = block(self.gradient, pixel, channel);
+                    let mut gradient = load(simd, self.gradient.pixel(pixel).add(channel));
                     for row in window_range(y, self.window, extent.height) {
                         for column in window_range(x, self.window, extent.width) {
                             let at = (first + row) * extent.width + column;
-                            let value = block(self.input, at, channel);
+                            let value = load(simd, self.input.pixel(at).add(channel));
                             let target = self.input_gradient.pixel(at).add(channel);
-                            let target = &mut *target.cast::<[f32; BLOCK]>();
-                            for lane in 0..BLOCK {
-                                let is_maximum = value[lane] == maximum[lane];
-                                target[lane] += if is_maximum { gradient[lane] } else { 0.0 };
-                                gradient[lane] = if is_maximum { 0.0 } else { gradient[lane] };
-                            }
+                            let share = simd.where_equal(value, maximum, gradient);
+                            gradient = simd.sub(gradient, share);
+                            store(simd, simd.add(load(simd, target), share), target);
                         }
                     }
                 }
             }
         }
     }
-}
-
-/// Reads sixteen channels of a pixel.
-///
-/// # Safety
-/// They lie in the view, and nobody writes them meanwhile.
-#[inline(always)]
-unsafe fn block(view: RawView, pixel: usize, channel: usize) -> [f32; BLOCK] {
-    // SAFETY: the caller's promise.
-    unsafe { *view.pixel(pixel).add(channel).cast::<[f32; BLOCK]>() }
 }
 
 #[cfg(test)]

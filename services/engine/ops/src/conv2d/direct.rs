@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use super::epilogue::Finish;
 use super::geometry::{Gather, Phase};
-use super::kernels::{GatherTile, PANELS_MAX, Tiles, gather, tile_panels, tile_rows};
+use super::kernels::{GatherTile, PANELS_MAX, Tiles, gather, tile_panels, tile_pixels};
 use super::source::{Prefetch, Source, Window};
 use super::{Epilogue, Write};
 use crate::parallel::Threads;
@@ -210,7 +210,7 @@ impl<const DOT: bool> GatherChunks<'_, DOT> {
             [Prefetch::none(); 2]
         };
         let phase = &geometry.phases[0];
-        let tiles = line.pixels.div_ceil(tile_rows::<S>(1)) * phase.runs.len();
+        let tiles = line.pixels.div_ceil(tile_pixels::<S>(1)) * phase.runs.len();
         let tiles = tiles * geometry.panels().div_ceil(tile_panels::<S>(PANELS_MAX));
         let mut progress = Progress::new(chunk, prefetch, tiles);
         self.panels(simd, phase, std::iter::once(line), &mut progress);
@@ -270,7 +270,7 @@ impl<const DOT: bool> GatherChunks<'_, DOT> {
         };
         let mut tiles = 0;
         for phase in &geometry.phases {
-            tiles += phase.columns.div_ceil(tile_rows::<S>(1)) * phase.runs.len();
+            tiles += phase.columns.div_ceil(tile_pixels::<S>(1)) * phase.runs.len();
         }
         let panel_groups = geometry.panels().div_ceil(tile_panels::<S>(PANELS_MAX));
         let tiles = tiles * (last - first) * panel_groups;
@@ -313,7 +313,7 @@ impl<const DOT: bool> GatherChunks<'_, DOT> {
             let weights = &pass.packed[phase.packed + panel * panel_len..][..panels * panel_len];
             for (index, run) in phase.runs.iter().enumerate() {
                 for line in lines.clone() {
-                    for (first, rows) in Tiles::new(line.pixels, tile_rows::<S>(panels)) {
+                    for (first, rows) in Tiles::new(line.pixels, tile_pixels::<S>(panels)) {
                         for (prefetch, lines) in progress.prefetch.iter_mut().zip(progress.lines) {
                             prefetch.step(simd, lines);
                         }

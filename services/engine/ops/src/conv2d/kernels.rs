@@ -16,6 +16,9 @@ use crate::simd::{BLOCK, Kernel, Simd};
 /// The most rows of a tile.
 const TILE_ROWS_MAX: usize = 12;
 
+/// The most pixels of a gather's tile: the place of each is kept in a general register, of which there are sixteen.
+const TILE_PIXELS_MAX: usize = 10;
+
 /// Runs the kernel of a tile whose rows are known at run time only, as a function of its own: inlined into its
 /// callers, its accumulators would compete with their variables for registers.
 macro_rules! with_rows {
@@ -71,6 +74,17 @@ pub(super) const fn tile_rows<S: Simd>(panels: usize) -> usize {
         rows
     } else {
         TILE_ROWS_MAX
+    }
+}
+
+/// Returns the most pixels of a gather's tile of so many panels.
+#[inline(always)]
+pub(super) const fn tile_pixels<S: Simd>(panels: usize) -> usize {
+    let rows = tile_rows::<S>(panels);
+    if rows < TILE_PIXELS_MAX {
+        rows
+    } else {
+        TILE_PIXELS_MAX
     }
 }
 
@@ -282,8 +296,10 @@ pub(super) struct ScatterTile {
     pub source_stride: usize,
     /// Floats between pixel rows.
     pub source_row: usize,
-    /// The first pixel's block of 16 gradients; the next pixel's follows.
+    /// The first pixel's block of 16 gradients.
     pub gradient: *const f32,
+    /// Floats from a pixel's gradients to the next pixel's.
+    pub gradient_stride: usize,
     pub gradient_row: usize,
     /// Floats from a panel's gradients to the next panel's.
     pub gradient_panel: usize,
@@ -349,12 +365,12 @@ unsafe fn scatter_tile<S: Simd, const M: usize, const V: usize, const DOT: bool>
                 scatter_step::<S, M, V, DOT>(
                     simd,
                     next,
-                    gradient.add(BLOCK),
+                    gradient.add(tile.gradient_stride),
                     tile.gradient_panel,
                     &mut sums,
                 );
                 source = source.add(2 * tile.source_stride);
-                gradient = gradient.add(2 * BLOCK);
+                gradient = gradient.add(2 * tile.gradient_stride);
             }
             if tile.pixels % 2 == 1 {
                 scatter_step::<S, M, V, DOT>(

@@ -2,10 +2,11 @@
 //!
 //! A task owns a partial gradient: a share of the target rows and a group of output channels. It copies rows of
 //! both operands into blocks of 16 channels, so that walking along pixels is walking along memory, then runs
-//! register tiles over stretches that stay in a level 1 cache. A pointwise convolution's source keeps its channels side
-//! by side, so that tiles are as high as they can be, at an odd number of cache lines a pixel, so that pixels do not
-//! compete for the same places in a cache. The number of tasks depends on the shape
-//! alone, and partials are added in their order.
+//! register tiles over stretches that stay in a level 1 cache. A pointwise convolution's operands are read where they
+//! are, in shorter stretches: there a copy costs up to half of the products' time. Its pairs of bf16 have to be copied;
+//! their channels stay side by side, so that tiles are as high as they can be, at an odd number of cache lines a pixel,
+//! so that pixels do not compete for the same places in a cache. The number of tasks depends on the shape alone, and
+//! partials are added in their order.
 #![expect(
     unsafe_code,
     reason = "partials of one buffer are written by several threads"
@@ -23,14 +24,17 @@ use crate::simd::{BLOCK, Kernel, Level, Simd, dispatch_dot};
 use crate::view::{RawView, View, as_cells};
 
 /// Bytes that all partial gradients together may take, which are written and read once a step.
-const PARTIALS_BYTES_MAX: usize = 2 << 20;
+const PARTIALS_BYTES_MAX: usize = 4 << 20;
 const PARTIALS_MAX: usize = 32;
 
 /// Tasks that a layer is cut into where it is large enough.
 const TASKS: usize = 16;
 
-/// Pixels of a stretch: 16 channels of both operands fit a level 1 cache.
+/// Pixels of a stretch: 16 channels of both operands fit a level 1 cache. With a stride the source has as many more.
 const STRETCH_PIXELS: usize = 168;
+
+/// Pixels of a stretch of operands that are not copied, whose pixels compete for the same places in the cache.
+const STRETCH_PIXELS_IN_PLACE: usize = 48;
 
 /// Floats of both operands of a chunk of rows: a share of a level 2 cache.
 const CHUNK_FLOATS: usize = 128 * 1024;
@@ -61,11 +65,12 @@ impl Cut {
         let panels = geometry.panels();
         let depth = geometry.phases[0].depth(geometry.source.channels);
         let partial_len = panels * depth * BLOCK;
+        let stretch = stretch(&geometry, is_rounded);
         let (chunk_len, rows) = if geometry.is_pointwise {
             let pixel = geometry.source.channels + geometry.target.channels;
-            let stretches = (CHUNK_FLOATS / pixel / STRETCH_PIXELS).max(1);
+            let stretches = (CHUNK_FLOATS / pixel / stretch).max(1);
             let pixels = geometry.batch * geometry.target.height * geometry.target.width;
-            (stretches * STRETCH_PIXELS, pixels)
+            (stretches * stretch, pixels)
         } else {
             let rows = geometry.target.height;
             let row = geometry.strip_stride() * geometry.source_step
@@ -82,10 +87,13 @@ impl Cut {
         let partials = (PARTIALS_BYTES_MAX / (partial_len * size_of::<f32>()))
             .clamp(1, PARTIALS_MAX)
             .min(chunk_count);
-        // A group reads the source anew, which pays only for several panels of a pointwise convolution.
-        let least = if geometry.is_pointwise { 4 } else { 1 };
+        // A group reads the source anew, which pays only for several panels; tiles take two at a time.
+        let least = if geometry.is_pointwise { 4 } else { PANELS_MAX };
         let groups = TASKS.div_ceil(partials).min(panels.div_ceil(least));
-        let group_panels = panels.div_ceil(groups);
+        let group_panels = panels
+            .div_ceil(groups)
+            .next_multiple_of(PANELS_MAX)
+            .min(panels);
         let (source_pixels, target_pixels) = if geometry.is_pointwise {
             let copied = copied_pixels(is_rounded, chunk_len);
             (copied, copied)
@@ -97,6 +105,11 @@ impl Cut {
             )
         };
         let source_len = source_pixels * pixel_len(&geometry);
+        let lane_len = if is_in_place(&geometry, is_rounded) {
+            0
+        } else {
+            source_len + target_pixels * group_panels * BLOCK
+        };
         Self {
             is_rounded,
             chunk_len,
@@ -105,10 +118,20 @@ impl Cut {
             group_panels,
             groups: panels.div_ceil(group_panels),
             partial_len,
-            lane_len: source_len + target_pixels * group_panels * BLOCK,
+            lane_len,
             source_len,
             geometry,
         }
+    }
+
+    /// Returns whether operands are read where they are.
+    fn is_in_place(&self) -> bool {
+        is_in_place(&self.geometry, self.is_rounded)
+    }
+
+    /// Returns the pixels of a stretch.
+    fn stretch(&self) -> usize {
+        stretch(&self.geometry, self.is_rounded)
     }
 
     /// Returns the floats of scratch memory.
@@ -136,7 +159,8 @@ pub(super) fn run(
     let pixels = shape.output_pixels();
     let (partials, lanes) = scratch.split_at(cut.partials * cut.partial_len);
     let partials = View::dense(partials, cut.partial_len).raw(cut.partials, cut.partial_len);
-    let lanes = View::dense(lanes, cut.lane_len).raw(threads.count(), cut.lane_len);
+    let lanes = (cut.lane_len > 0)
+        .then(|| View::dense(lanes, cut.lane_len).raw(threads.count(), cut.lane_len));
     let pass = ScatterPass {
         cut,
         source,
@@ -145,7 +169,7 @@ pub(super) fn run(
     };
     threads.run_lanes(cut.partials * cut.groups, |lane, task| {
         // SAFETY: lanes are below the thread count and own their copies.
-        let lane = unsafe { lanes.pixel(lane) };
+        let lane = lanes.map_or(std::ptr::null_mut(), |lanes| unsafe { lanes.pixel(lane) });
         let pass = &pass;
         if cut.is_rounded {
             dispatch_dot(ScatterTask::<true> { pass, task, lane });
@@ -168,6 +192,18 @@ struct ScatterTask<'a, const DOT: bool> {
     pass: &'a ScatterPass<'a>,
     task: usize,
     lane: *mut f32,
+}
+
+/// Where a chunk's operands are read, copied or as they are.
+#[derive(Clone, Copy)]
+struct Operands {
+    source: *const f32,
+    /// Floats between the sources of neighbouring target pixels.
+    source_stride: usize,
+    gradient: *const f32,
+    gradient_stride: usize,
+    /// Floats from a panel's gradients to the next panel's.
+    gradient_panel: usize,
 }
 
 /// Rows of both operands.
@@ -202,8 +238,13 @@ impl<const DOT: bool> Kernel for ScatterTask<'_, DOT> {
         let last = (partial + 1) * cut.chunk_count / cut.partials;
         for index in first..last {
             let chunk = self.chunk(index);
-            // SAFETY: the lane's memory has room for the copies of a full chunk.
-            unsafe { self.copy(simd, chunk, first_panel, panels) };
+            let operands = if cut.is_in_place() {
+                self.in_place(chunk, first_panel)
+            } else {
+                // SAFETY: the lane's memory has room for the copies of a full chunk.
+                unsafe { self.copy(simd, chunk, first_panel, panels) };
+                self.copied(chunk)
+            };
             let prefetch = if index + 1 < last {
                 let next = self.chunk(index + 1);
                 let pixels = next.rows * next.columns;
@@ -221,7 +262,7 @@ impl<const DOT: bool> Kernel for ScatterTask<'_, DOT> {
             } else {
                 [Prefetch::none(); 2]
             };
-            self.stretches(simd, chunk, panels, panel_len, sums, prefetch);
+            self.stretches(simd, chunk, operands, (panels, panel_len), sums, prefetch);
         }
     }
 }
@@ -274,6 +315,48 @@ impl<const DOT: bool> ScatterTask<'_, DOT> {
         }
     }
 
+    /// Names a chunk's operands where they are.
+    #[inline(always)]
+    fn in_place(&self, chunk: Chunk, first_panel: usize) -> Operands {
+        let ScatterPass {
+            source, gradient, ..
+        } = *self.pass;
+        let Source::View(source) = source else {
+            unreachable!("invariant: pointwise convolutions read views");
+        };
+        // SAFETY: the chunk's pixels lie in both views.
+        unsafe {
+            Operands {
+                source: source.pixel(chunk.pixel),
+                source_stride: source.pixel_stride,
+                gradient: gradient.pixel(chunk.pixel).add(first_panel * BLOCK),
+                gradient_stride: gradient.pixel_stride,
+                gradient_panel: BLOCK,
+            }
+        }
+    }
+
+    /// Names a chunk's operands in the lane's memory.
+    #[inline(always)]
+    fn copied(&self, chunk: Chunk) -> Operands {
+        let cut = self.pass.cut;
+        let geometry = &cut.geometry;
+        let block = block(geometry);
+        Operands {
+            source: self.lane,
+            source_stride: if geometry.is_pointwise {
+                pixel_len(geometry)
+            } else if DOT {
+                2 * geometry.source_step * block
+            } else {
+                geometry.source_step * block
+            },
+            gradient: self.lane.wrapping_add(cut.source_len),
+            gradient_stride: BLOCK,
+            gradient_panel: chunk.rows * copied_pixels(DOT, chunk.columns) * BLOCK,
+        }
+    }
+
     /// Copies a chunk's operands into the lane's memory.
     ///
     /// # Safety
@@ -307,13 +390,6 @@ impl<const DOT: bool> ScatterTask<'_, DOT> {
                     (channels / BLOCK, geometry.source_step),
                     self.lane,
                 ),
-                _ if geometry.is_pointwise => source.copy_blocks(
-                    simd,
-                    (chunk.pixel, pixels),
-                    (0, channels / BLOCK),
-                    self.lane,
-                    (pixel_len(geometry), BLOCK),
-                ),
                 _ => chunk.window.read_blocks(simd, source, channels, self.lane),
             }
             if DOT {
@@ -346,33 +422,27 @@ impl<const DOT: bool> ScatterTask<'_, DOT> {
         &self,
         simd: S,
         chunk: Chunk,
-        panels: usize,
-        panel_len: usize,
+        operands: Operands,
+        (panels, panel_len): (usize, usize),
         sums: *mut f32,
         mut prefetch: [Prefetch; 2],
     ) {
         let geometry = &self.pass.cut.geometry;
         let columns = copied_pixels(DOT, chunk.columns);
-        let gradients = self.lane.wrapping_add(self.pass.cut.source_len);
         let block = block(geometry);
         let blocks = geometry.source.channels / block;
         let taps = geometry.phases[0].taps;
         let step = geometry.source_step;
         let source_row = chunk.window.columns * block;
-        let source_stride = if geometry.is_pointwise {
-            pixel_len(geometry)
-        } else if DOT {
-            2 * step * block
-        } else {
-            step * block
-        };
-        let rows_most = (STRETCH_PIXELS / columns).max(1);
-        let stretches = chunk.rows.div_ceil(rows_most) * columns.div_ceil(STRETCH_PIXELS);
+        let source_stride = operands.source_stride;
+        let stretch = self.pass.cut.stretch();
+        let rows_most = (stretch / columns).max(1);
+        let stretches = chunk.rows.div_ceil(rows_most) * columns.div_ceil(stretch);
         let panel_groups = panels.div_ceil(tile_panels::<S>(PANELS_MAX));
         let steps = stretches * panel_groups * taps.0 * blocks;
         let lines = prefetch.map(|prefetch| prefetch.lines().div_ceil(steps));
         for (first_row, pixel_rows) in Tiles::new(chunk.rows, rows_most) {
-            for (first_column, pixels) in Tiles::new(columns, STRETCH_PIXELS) {
+            for (first_column, pixels) in Tiles::new(columns, stretch) {
                 let mut panel = 0;
                 while panel < panels {
                     let together = tile_panels::<S>(panels - panel);
@@ -382,7 +452,6 @@ impl<const DOT: bool> ScatterTask<'_, DOT> {
                         let block_row = block_index * chunk.window.rows + first_row * step + ky;
                         let source = block_row * source_row + first_column * source_stride;
                         let pixel = first_row * columns + first_column;
-                        let panel_pixels = chunk.rows * columns;
                         for (prefetch, lines) in prefetch.iter_mut().zip(lines) {
                             prefetch.step(simd, lines);
                         }
@@ -392,12 +461,16 @@ impl<const DOT: bool> ScatterTask<'_, DOT> {
                             // SAFETY: the windows of the stretch lie in the copies, the rows in the panels.
                             unsafe {
                                 let tile = ScatterTile {
-                                    source: self.lane.add(source + first),
+                                    source: operands.source.add(source + first),
                                     source_stride,
                                     source_row: step * source_row,
-                                    gradient: gradients.add((panel * panel_pixels + pixel) * BLOCK),
-                                    gradient_row: columns * BLOCK,
-                                    gradient_panel: panel_pixels * BLOCK,
+                                    gradient: operands.gradient.add(
+                                        panel * operands.gradient_panel
+                                            + pixel * operands.gradient_stride,
+                                    ),
+                                    gradient_stride: operands.gradient_stride,
+                                    gradient_row: columns * operands.gradient_stride,
+                                    gradient_panel: operands.gradient_panel,
                                     pixel_rows,
                                     pixels,
                                     target: sums.add(panel * panel_len + (row + first) * BLOCK),
@@ -411,6 +484,20 @@ impl<const DOT: bool> ScatterTask<'_, DOT> {
                 }
             }
         }
+    }
+}
+
+/// Returns whether operands are read where they are: a copy of a pointwise convolution's costs more than it spares.
+fn is_in_place(geometry: &Gather, is_rounded: bool) -> bool {
+    geometry.is_pointwise && !is_rounded
+}
+
+/// Returns the pixels of a stretch.
+fn stretch(geometry: &Gather, is_rounded: bool) -> usize {
+    if is_in_place(geometry, is_rounded) {
+        STRETCH_PIXELS_IN_PLACE
+    } else {
+        STRETCH_PIXELS / geometry.source_step
     }
 }
 

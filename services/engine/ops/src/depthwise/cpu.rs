@@ -16,7 +16,7 @@ use crate::view::{RawView, View, as_cells};
 const PARTIALS_MAX: usize = 32;
 
 /// Pixels whose sums are in registers at once.
-const TILE: usize = 4;
+const TILE: usize = 8;
 
 /// Pixels of a row whose gradients of the weights are summed in registers.
 const STRETCH: usize = 20;
@@ -55,6 +55,48 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// Computes `N` pixels inside of the row with a kernel of three, whose loops are unrolled: each of three lines is
+    /// read once, every pixel of it for up to three sums.
+    #[inline(always)]
+    fn inner_tile<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        x: usize,
+        channel: usize,
+    ) -> [S::F16; N] {
+        let shape = self.shape;
+        let channels = shape.channels.padded();
+        let (image, y) = (self.row / shape.height, self.row % shape.height);
+        let mut sums = [simd.zero(); N];
+        for ky in 0..3 {
+            let Some(source_y) = (y + ky).checked_sub(1).filter(|&y| y < shape.height) else {
+                continue;
+            };
+            let line = (image * shape.height + source_y) * shape.width + x - 1;
+            // SAFETY: the caller has checked the extents, and that the taps lie in the row.
+            unsafe {
+                let source = self.source.pixel(line).add(channel);
+                let taps: [S::F16; 3] = std::array::from_fn(|kx| {
+                    let tap = if self.is_flipped {
+                        8 - 3 * ky - kx
+                    } else {
+                        3 * ky + kx
+                    };
+                    load(simd, self.weights.as_ptr().add(tap * channels + channel))
+                });
+                for column in 0..N + 2 {
+                    let value = load(simd, source.add(column * self.source.pixel_stride));
+                    for (kx, &tap) in taps.iter().enumerate() {
+                        if column >= kx && column - kx < N {
+                            sums[column - kx] = simd.fma(value, tap, sums[column - kx]);
+                        }
+                    }
+                }
+            }
+        }
+        sums
+    }
+
     /// Computes `N` pixels of one channel block; `x..x + N` see every tap, or `N` is 1.
     #[inline(always)]
     fn tile<S: Simd, const N: usize>(&self, simd: S, x: usize, channel: usize) -> [S::F16; N] {
@@ -158,7 +200,11 @@ impl Row<'_> {
         let channels = self.shape.channels.padded();
         for channel in (0..channels).step_by(BLOCK) {
             let mut sums = [simd.zero(); 2];
-            let tile = self.tile::<S, N>(simd, x, channel);
+            let tile = if N > 1 && self.shape.kernel == 3 {
+                self.inner_tile::<S, N>(simd, x, channel)
+            } else {
+                self.tile::<S, N>(simd, x, channel)
+            };
             self.finish(simd, x, channel, tile, &mut sums);
             if let Some(partials) = self.statistics {
                 for (kind, sum) in sums.into_iter().enumerate() {
@@ -301,6 +347,74 @@ impl WeightRows<'_> {
     }
 }
 
+impl WeightRows<'_> {
+    /// Adds all taps of a kernel of three for one channel block of a stretch whose windows lie inside of the image:
+    /// every gradient is read once, every source three times.
+    #[inline(always)]
+    fn inner_taps<S: Simd>(
+        &self,
+        simd: S,
+        row: usize,
+        stretch: std::ops::Range<usize>,
+        channel: usize,
+    ) {
+        let width = self.shape.width;
+        let channels = self.shape.channels.padded();
+        let mut sums = [simd.zero(); 9];
+        // SAFETY: the caller has checked that the windows lie in the image; the partial belongs to this chunk.
+        unsafe {
+            let lines: [*const f32; 3] = std::array::from_fn(|ky| {
+                let pixel = (row + ky - 1) * width + stretch.start - 1;
+                self.source.pixel(pixel).add(channel).cast_const()
+            });
+            for (index, x) in stretch.enumerate() {
+                let gradient = load(simd, self.gradient.pixel(row * width + x).add(channel));
+                for (ky, line) in lines.iter().enumerate() {
+                    let first = line.add(index * self.source.pixel_stride);
+                    for kx in 0..3 {
+                        let source = load(simd, first.add(kx * self.source.pixel_stride));
+                        sums[3 * ky + kx] = simd.fma(source, gradient, sums[3 * ky + kx]);
+                    }
+                }
+            }
+            for (tap, sum) in sums.into_iter().enumerate() {
+                let target = self.partial.add(tap * channels + channel);
+                store(simd, simd.add(load(simd, target), sum), target);
+            }
+        }
+    }
+
+    /// Adds a stretch of pixels, whose windows may reach outside of the image.
+    #[inline(always)]
+    fn any_taps<S: Simd>(
+        &self,
+        simd: S,
+        row: usize,
+        stretch: std::ops::Range<usize>,
+        channel: usize,
+    ) {
+        let Shape { height, width, .. } = *self.shape;
+        let (kernel, half) = (self.shape.kernel, self.shape.kernel / 2);
+        let (image, y) = (row / height, row % height);
+        for ky in 0..kernel {
+            if y + ky < half || y + ky - half >= height {
+                continue;
+            }
+            let lines = ((image * height + y + ky - half) * width, row);
+            let mut tap = ky * kernel;
+            while tap < (ky + 1) * kernel {
+                if tap + TAPS <= (ky + 1) * kernel {
+                    self.taps::<S, TAPS>(simd, lines, stretch.clone(), tap, channel);
+                    tap += TAPS;
+                } else {
+                    self.taps::<S, 1>(simd, lines, stretch.clone(), tap, channel);
+                    tap += 1;
+                }
+            }
+        }
+    }
+}
+
 impl Kernel for WeightRows<'_> {
     type Output = ();
 
@@ -308,31 +422,28 @@ impl Kernel for WeightRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Shape { height, width, .. } = *self.shape;
-        let (kernel, half) = (self.shape.kernel, self.shape.kernel / 2);
+        let kernel = self.shape.kernel;
         let channels = self.shape.channels.padded();
         // SAFETY: the partial belongs to this chunk.
         unsafe { clear(self.partial, kernel * kernel * channels) };
         for row in self.rows.clone() {
-            let (image, y) = (row / height, row % height);
+            let y = row % height;
+            let inside = if kernel == 3 && y > 0 && y + 1 < height {
+                1..width.saturating_sub(1).max(1)
+            } else {
+                0..0
+            };
             for start in (0..width).step_by(STRETCH) {
-                let stretch = start..(start + STRETCH).min(width);
+                let end = (start + STRETCH).min(width);
+                let inner = start.max(inside.start)..end.min(inside.end);
                 for channel in (0..channels).step_by(BLOCK) {
-                    for ky in 0..kernel {
-                        if y + ky < half || y + ky - half >= height {
-                            continue;
-                        }
-                        let lines = ((image * height + y + ky - half) * width, row);
-                        let mut tap = ky * kernel;
-                        while tap < (ky + 1) * kernel {
-                            if tap + TAPS <= (ky + 1) * kernel {
-                                self.taps::<S, TAPS>(simd, lines, stretch.clone(), tap, channel);
-                                tap += TAPS;
-                            } else {
-                                self.taps::<S, 1>(simd, lines, stretch.clone(), tap, channel);
-                                tap += 1;
-                            }
-                        }
+                    if inner.is_empty() {
+                        self.any_taps(simd, row, start..end, channel);
+                        continue;
                     }
+                    self.any_taps(simd, row, start..inner.start, channel);
+                    self.inner_taps(simd, row, inner.clone(), channel);
+                    self.any_taps(simd, row, inner.end..end, channel);
                 }
             }
         }

@@ -127,6 +127,18 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn where_equal(self, a: Self::F16, b: Self::F16, value: Self::F16) -> Self::F16 {
+        // SAFETY: the token proves that the machine has AVX2 and FMA.
+        let is_equal = unsafe {
+            [
+                _mm256_cmp_ps::<_CMP_EQ_OQ>(a[0], b[0]),
+                _mm256_cmp_ps::<_CMP_EQ_OQ>(a[1], b[1]),
+            ]
+        };
+        both!(_mm256_and_ps, is_equal, value)
+    }
+
+    #[inline(always)]
     fn round(self, a: Self::F16) -> Self::F16 {
         const MODE: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
         // SAFETY: the token proves that the machine has AVX2 and FMA.

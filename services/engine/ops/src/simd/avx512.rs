@@ -192,6 +192,12 @@ impl<const DOT: bool> Simd for Avx512<DOT> {
     }
 
     #[inline(always)]
+    fn where_equal(self, a: Self::F16, b: Self::F16, value: Self::F16) -> Self::F16 {
+        let is_equal = call!(_mm512_cmp_ps_mask::<_CMP_EQ_OQ>, a, b);
+        call!(_mm512_maskz_mov_ps, is_equal, value)
+    }
+
+    #[inline(always)]
     fn round(self, a: Self::F16) -> Self::F16 {
         call!(
             _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>,

@@ -67,6 +67,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn min(self, a: Self::F16, b: Self::F16) -> Self::F16;
     /// Returns the larger; `b` where either is not a number.
     fn max(self, a: Self::F16, b: Self::F16) -> Self::F16;
+    /// Returns `value` where `a` equals `b`, elsewhere zero.
+    fn where_equal(self, a: Self::F16, b: Self::F16, value: Self::F16) -> Self::F16;
     /// Rounds to the nearest integer, ties to even.
     fn round(self, a: Self::F16) -> Self::F16;
     /// Returns `2^a` for integral `a` in -126..=127.

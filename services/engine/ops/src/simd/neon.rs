@@ -132,6 +132,11 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn where_equal(self, a: Self::F16, b: Self::F16, value: Self::F16) -> Self::F16 {
+        four!(|i| vbslq_f32(vceqq_f32(a[i], b[i]), value[i], vdupq_n_f32(0.0)))
+    }
+
+    #[inline(always)]
     fn round(self, a: Self::F16) -> Self::F16 {
         four!(|i| vrndnq_f32(a[i]))
     }

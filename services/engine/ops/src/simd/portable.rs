@@ -83,6 +83,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn where_equal(self, a: Self::F16, b: Self::F16, value: Self::F16) -> Self::F16 {
+        std::array::from_fn(|lane| if a[lane] == b[lane] { value[lane] } else { 0.0 })
+    }
+
+    #[inline(always)]
     fn round(self, a: Self::F16) -> Self::F16 {
         let mut result = a;
         for value in &mut result {

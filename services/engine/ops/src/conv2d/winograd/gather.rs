@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::super::direct::{Operands, sum_partials};
 use super::super::epilogue::Finish;
-use super::super::kernels::{GatherTile, PANELS_MAX, Tiles, gather, tile_panels, tile_rows};
+use super::super::kernels::{GatherTile, PANELS_MAX, Tiles, gather, tile_panels, tile_pixels};
 use super::super::source::Source;
 use super::super::{Pass, Shape, Write};
 use super::transforms::{INPUT, OUTPUT, POINTS, Tile, input, kernel, output};
@@ -205,7 +205,7 @@ impl GatherChunks<'_> {
             for point in 0..POINTS {
                 ahead.step(simd);
                 let row = (panel * POINTS + point) * channels;
-                for (tile, rows) in Tiles::new(tiles, tile_rows::<S>(panels)) {
+                for (tile, rows) in Tiles::new(tiles, tile_pixels::<S>(panels)) {
                     // SAFETY: as above; the packed weights have `channels` rows for each panel and point.
                     unsafe {
                         let tile = GatherTile {

@@ -201,6 +201,7 @@ impl ScatterTask<'_> {
                             source_stride: channels,
                             source_row: 0,
                             gradient,
+                            gradient_stride: BLOCK,
                             gradient_row: 0,
                             gradient_panel: POINTS * stride,
                             pixel_rows: 1,
