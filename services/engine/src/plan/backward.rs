@@ -125,7 +125,11 @@ impl Lowering {
             Write::Overwrite,
             "invariant: only attention reads its input"
         );
-        let length = attention::backward_scratch_len(&shape, self.options.thread_count);
+        let threads = self.options.thread_count;
+        let length = self
+            .options
+            .target
+            .attention_scratch_len(&shape, threads, super::Mode::Train);
         let kernel = Kernel::BackwardAttend {
             shape,
             input: self.slot(node.inputs[0]),
@@ -196,7 +200,9 @@ impl Lowering {
         let input = node.inputs[0];
         let is_image = matches!(self.graph.nodes[self.graph.producer(input)].op, Op::Image);
         let elements = self.extent(input).elements() + output.elements();
-        let length = self.convolutions[convolution].scratch_len(Pass::BackwardWeights, threads);
+        let device = self.options.target;
+        let planned = &self.convolutions[convolution];
+        let length = device.scratch_len(planned, Pass::BackwardWeights, threads);
         let kernel = Kernel::BackwardWeights {
             convolution,
             input: (!is_image).then(|| self.slot(input)),
@@ -208,8 +214,9 @@ impl Lowering {
             return;
         }
         let (input_gradient, write) = self.target(gradients, input, name);
-        let packed_len = self.convolutions[convolution].packed_len(Pass::BackwardData);
-        let length = self.convolutions[convolution].scratch_len(Pass::BackwardData, threads);
+        let planned = &self.convolutions[convolution];
+        let packed_len = device.packed_len(planned, Pass::BackwardData);
+        let length = device.scratch_len(planned, Pass::BackwardData, threads);
         let kernel = Kernel::BackwardData {
             convolution,
             gradient,
@@ -313,7 +320,7 @@ impl Lowering {
             name: name.to_owned(),
             kernel,
             flops,
-            bytes: (elements * size_of::<f32>()) as u64,
+            bytes: (elements * self.options.target.tensor_bytes()) as u64,
         });
     }
 }

@@ -8,7 +8,7 @@ use super::launch::{
 use super::layout::Layout;
 use super::memory;
 use super::outputs::{PlannedOutputs, PlannedPredictions, keep_what_predicts};
-use super::{Mode, Operator, Options, Plan, PlannedConvolution};
+use super::{Element, Mode, Operator, Options, Plan, PlannedConvolution};
 use crate::graph::{self, Activation, Form, Graph, Op, ValueId};
 use crate::models::ModelSpec;
 use crate::network::InputShape;
@@ -85,9 +85,21 @@ impl Lowering {
     }
 
     pub fn buffer(&mut self, name: &str, kind: BufferKind, length: usize) -> BufferId {
+        let element = self.options.target.element(kind);
+        self.buffer_of(name, kind, element, length)
+    }
+
+    fn buffer_of(
+        &mut self,
+        name: &str,
+        kind: BufferKind,
+        element: Element,
+        length: usize,
+    ) -> BufferId {
         self.buffers.push(Buffer {
             name: name.to_owned(),
             kind,
+            element,
             length,
             offset: 0,
             first: usize::MAX,
@@ -135,7 +147,7 @@ impl Lowering {
             name: name.to_owned(),
             kernel,
             flops,
-            bytes: (elements * size_of::<f32>()) as u64,
+            bytes: (elements * self.options.target.tensor_bytes()) as u64,
         });
     }
 
@@ -252,7 +264,11 @@ impl Lowering {
             self.normalisers.insert(index, buffer);
             buffer
         });
-        let length = attention::scratch_len(&shape, self.options.thread_count);
+        let threads = self.options.thread_count;
+        let length = self
+            .options
+            .target
+            .attention_scratch_len(&shape, threads, Mode::Infer);
         let kernel = Kernel::Attend {
             shape,
             input: self.slot(node.inputs[0]),
@@ -343,10 +359,14 @@ impl Lowering {
         let residual = fused.map(|add| self.slot(add.residual));
         let output = self.convolutions[planned].output;
 
-        let packed_len = self.convolutions[planned].packed_len(Pass::Forward);
+        let target_device = self.options.target;
+        let packed_len = target_device.packed_len(&self.convolutions[planned], Pass::Forward);
         let packed = self.buffer(name, BufferKind::Weights, packed_len);
-        let scratch_len =
-            self.convolutions[planned].scratch_len(Pass::Forward, self.options.thread_count);
+        let scratch_len = target_device.scratch_len(
+            &self.convolutions[planned],
+            Pass::Forward,
+            self.options.thread_count,
+        );
         let scratch = self.scratch(name, scratch_len);
         let is_training = self.options.mode == Mode::Train;
 
@@ -361,7 +381,7 @@ impl Lowering {
                 (After::Statistics { vectors }, Some((raw, vectors)))
             }
             norm => {
-                let bias = self.buffer(name, BufferKind::Weights, output.channels);
+                let bias = self.buffer_of(name, BufferKind::Weights, Element::F32, output.channels);
                 let after = if is_training {
                     After::Bias { bias }
                 } else {
@@ -380,8 +400,10 @@ impl Lowering {
             norm: raw,
         };
         self.ran.insert(index, ran);
-        let sums = norm::sums_len(output.pixels(), output.channels);
-        self.sums_len = self.sums_len.max(sums);
+        if self.options.target.has_sums() {
+            let sums = norm::sums_len(output.pixels(), output.channels);
+            self.sums_len = self.sums_len.max(sums);
+        }
 
         let input_elements = self.extent(node.inputs[0]).pixels() * convolution.input_channels;
         let flops = self.convolutions[planned].flops();

@@ -1,6 +1,7 @@
 //! What a plan consists of: buffers with a place in the arena, and launches that read and write them. Nothing
 //! here names a device: another one can replay the same list with its own kernels.
 
+use super::target::Element;
 pub use crate::ops::attention::AttentionShape;
 use crate::ops::conv2d::Write;
 pub use crate::ops::view::Extent;
@@ -33,7 +34,8 @@ pub enum BufferKind {
 pub struct Buffer {
     pub name: String,
     pub kind: BufferKind,
-    /// Floats.
+    pub element: Element,
+    /// Elements.
     pub length: usize,
     /// Where it starts in the arena, in floats.
     pub offset: usize,
@@ -43,9 +45,14 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// Returns the floats that it takes of the arena.
+    pub fn floats(&self) -> usize {
+        (self.length * self.element.bytes()).div_ceil(size_of::<f32>())
+    }
+
     /// Returns the size.
     pub fn bytes(&self) -> u64 {
-        (self.length * size_of::<f32>()) as u64
+        (self.length * self.element.bytes()) as u64
     }
 }
 

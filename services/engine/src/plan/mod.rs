@@ -11,6 +11,7 @@ mod launch;
 mod layout;
 mod memory;
 mod outputs;
+mod target;
 
 pub use launch::{
     After, AttentionShape, Buffer, BufferId, BufferKind, Extent, Kernel, Launch, Side, Slot,
@@ -19,12 +20,16 @@ pub(crate) use outputs::keep_what_predicts;
 pub use outputs::{
     PlannedHead, PlannedMap, PlannedOutput, PlannedOutputs, PlannedPredictions, Rows,
 };
+pub use target::{Element, MULTIPROCESSORS_MAX, Target};
 
 use std::fmt;
+
+use target::DenseSize;
 
 use crate::graph::{self, Form, Graph};
 use crate::models::{self, ModelSpec};
 use crate::network::InputShape;
+use crate::ops::conv2d::cuda::ConvSize;
 use crate::ops::conv2d::{Algorithm, Conv2d, Pass, Precision};
 use crate::ops::depthwise::Depthwise;
 use crate::ops::transposed::Transposed;
@@ -66,6 +71,8 @@ pub struct Options {
     pub algorithm: Option<Algorithm>,
     /// As it is done; whether it pays is decided before (see [`crate::ops::simd::dot_is_faster`]).
     pub precision: Precision,
+    /// What will run it.
+    pub target: Target,
     /// Every value keeps its own memory and every sum its own launch, so that all can be looked at.
     pub keep_everything: bool,
 }
@@ -80,6 +87,7 @@ impl Options {
             is_decoding: true,
             algorithm: None,
             precision: Precision::F32,
+            target: Target::Cpu,
             keep_everything: false,
         }
     }
@@ -122,6 +130,38 @@ impl PlannedConvolution {
             Operator::Dense(conv) => conv.scratch_len(pass, thread_count),
             Operator::Depthwise(conv) => conv.scratch_len(pass),
             Operator::Transposed(conv) => conv.scratch_len(pass, thread_count),
+        }
+    }
+
+    /// Returns the extents of a dense convolution.
+    fn dense_size(&self) -> Option<DenseSize> {
+        let Operator::Dense(conv) = &self.operator else {
+            return None;
+        };
+        let shape = conv.shape();
+        let extent = |value: usize| value as u32;
+        Some(DenseSize {
+            size: ConvSize {
+                images: extent(shape.batch),
+                height: extent(shape.height),
+                width: extent(shape.width),
+                kernel: extent(shape.kernel),
+                stride: extent(shape.stride),
+            },
+            input: shape.input.padded(),
+            output: shape.output.padded(),
+            is_image: shape.is_image,
+        })
+    }
+
+    /// Returns the elements of the weights with padded channels.
+    fn padded_weight_len(&self) -> usize {
+        let taps = self.convolution.kernel * self.convolution.kernel;
+        let output = self.output_channels.padded();
+        match &self.operator {
+            Operator::Dense(conv) => taps * output * conv.shape().input.padded(),
+            Operator::Depthwise(_) => taps * output,
+            Operator::Transposed(conv) => taps * output * conv.shape().input.padded(),
         }
     }
 
@@ -184,11 +224,14 @@ impl Plan {
     /// includes a copy of the images as bytes.
     pub fn peak_bytes(&self) -> u64 {
         let images = match self.options.mode {
-            Mode::Train => 3 * self.shape.pixel_count(),
+            Mode::Train => self
+                .options
+                .target
+                .batch_bytes(self.shape.pixel_count() as u64),
             Mode::Infer => 0,
         };
         let arena = self.arena_len * size_of::<f32>();
-        (arena + self.sums_len * size_of::<f64>() + images) as u64
+        (arena + self.sums_len * size_of::<f64>()) as u64 + images
     }
 
     /// Returns the useful floating-point operations of one run.

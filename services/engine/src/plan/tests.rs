@@ -20,9 +20,10 @@ fn buffers_in_use_together_never_overlap() {
             let plan = plan(&name, 2, 96, mode);
             for (index, a) in plan.buffers.iter().enumerate() {
                 assert!(a.first <= a.last, "{name}: buffer {} is used", a.name);
-                assert!(a.offset + a.length <= plan.arena_len);
+                assert!(a.offset + a.floats() <= plan.arena_len);
                 for b in &plan.buffers[index + 1..] {
-                    let apart = a.offset + a.length <= b.offset || b.offset + b.length <= a.offset;
+                    let apart =
+                        a.offset + a.floats() <= b.offset || b.offset + b.floats() <= a.offset;
                     assert!(
                         apart || !memory::is_together(a, b),
                         "{name}: {} and {}",
@@ -149,5 +150,58 @@ fn sides_that_the_strides_do_not_divide_are_refused() {
     let spec = ModelSpec::parse("yolo11n", 3).unwrap();
     for shape in [InputShape::square(1, 100), InputShape::square(0, 64)] {
         assert!(estimate(&spec, shape, Mode::Train, 1).is_err());
+    }
+}
+
+fn gpu_plan(name: &str, batch: usize, mode: Mode) -> Plan {
+    let spec = ModelSpec::parse(name, 80).unwrap();
+    let options = Options {
+        target: Target::gpu(),
+        ..Options::new(mode, 1)
+    };
+    Plan::new(&spec, InputShape::square(batch, 640), options).unwrap()
+}
+
+#[test]
+fn a_gpu_replays_the_same_launches_in_half_of_the_memory() {
+    let cpu = estimate(
+        &ModelSpec::parse("yolo11n", 80).unwrap(),
+        InputShape::square(16, 640),
+        Mode::Train,
+        2,
+    )
+    .unwrap();
+    let gpu = gpu_plan("yolo11n", 16, Mode::Train);
+    let names = |plan: &Plan| -> Vec<String> {
+        plan.launches()
+            .map(|launch| format!("{} {}", launch.kernel.kind(), launch.name))
+            .collect()
+    };
+    assert_eq!(names(&cpu), names(&gpu));
+    assert_eq!(cpu.flops(), gpu.flops());
+    assert_eq!(cpu.traffic_bytes(), 2 * gpu.traffic_bytes());
+    let share = gpu.peak_bytes() as f64 / cpu.peak_bytes() as f64;
+    assert!((0.5..0.65).contains(&share), "{share}");
+}
+
+#[test]
+fn a_gpu_s_buffers_in_use_together_never_overlap() {
+    for name in ["yolo11n", "yolo26n-seg", "yolov8s-obb", "yolo11n-cls"] {
+        for mode in [Mode::Train, Mode::Infer] {
+            let plan = gpu_plan(name, 2, mode);
+            for (index, a) in plan.buffers.iter().enumerate() {
+                assert_eq!(a.offset * 4 % 256, 0, "{name}: {} is aligned", a.name);
+                for b in &plan.buffers[index + 1..] {
+                    let apart =
+                        a.offset + a.floats() <= b.offset || b.offset + b.floats() <= a.offset;
+                    assert!(
+                        apart || !memory::is_together(a, b),
+                        "{name}: {} {}",
+                        a.name,
+                        b.name
+                    );
+                }
+            }
+        }
     }
 }
