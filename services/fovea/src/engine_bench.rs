@@ -32,10 +32,11 @@ pub(crate) fn run(mut arguments: Arguments, is_json: bool) -> Result<()> {
         0 => Threads::available()?.count(),
         count => count,
     };
+    let spec = ModelSpec::parse(&model, arguments.parsed("classes", 80)?)?;
     let case = Case {
-        spec: ModelSpec::parse(&model, arguments.parsed("classes", 80)?)?,
         batch: arguments.parsed("batch", batch)?,
-        size: arguments.parsed("imgsz", 640)?,
+        size: arguments.parsed("imgsz", spec.task.image_side())?,
+        spec,
         threads,
         precision: match arguments.take("precision").as_deref() {
             None | Some("f32") => Precision::F32,

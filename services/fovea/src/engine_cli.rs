@@ -139,6 +139,9 @@ fn train(mut arguments: Arguments, stop: &StopHandle, is_json: bool) -> Result<(
             options.model = engine::import::model_name(&base)?;
             options.pretrained.get_or_insert(base);
         }
+        if !arguments.0.contains_key("imgsz") {
+            options.take_side_of_task()?;
+        }
         train::run_folder(options, &folder, stop, &mut bar)?
     };
     bar.bar.finish_and_clear();
