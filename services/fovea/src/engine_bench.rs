@@ -109,6 +109,12 @@ fn print(report: &Report) {
         report.flops as f64 / report.seconds_median / 1e9,
         report.plan_bytes as f64 / 1e6
     ));
+    if let Some(part) = (report.parts.iter()).find(|part| part.name == bench::POST_PROCESSING) {
+        line(format!(
+            "  of that post-processing (candidates, suppression, masks) {:.2} ms",
+            part.seconds * 1e3
+        ));
+    }
     let mut table = Table::new(["WORK", "LAUNCHES", "MS", "SHARE", "GFLOP/S", "GB/S"]);
     for part in &report.parts {
         table.row([
