@@ -11,13 +11,13 @@ use engine::checkpoint::{Checkpoint, files};
 use engine::data::sample::{self, SampleOptions};
 use engine::data::yolo::Strictness;
 use engine::data::{self, Split, decode};
-use engine::models::ModelSpec;
+use engine::models::{ModelSpec, Task};
 use engine::network::InputShape;
 use engine::onnx::{self, ExportOptions};
 use engine::parallel::Threads;
 use engine::plan::{self, Branches, Mode};
 use engine::predict::draw::{self, ImageKind};
-use engine::predict::{PredictOptions, Predictor};
+use engine::predict::{Found, PredictOptions, Predictor, Shape};
 use engine::train::{
     self, Ending, EpochReport, Progress, Started, StepReport, StopHandle, TrainOptions,
 };
@@ -138,6 +138,9 @@ fn train(mut arguments: Arguments, stop: &StopHandle, is_json: bool) -> Result<(
         if base.is_file() {
             options.model = engine::import::model_name(&base)?;
             options.pretrained.get_or_insert(base);
+        }
+        if !arguments.0.contains_key("imgsz") {
+            options.take_side_of_task()?;
         }
         train::run_folder(options, &folder, stop, &mut bar)?
     };
@@ -352,25 +355,62 @@ fn predict(mut arguments: Arguments, is_json: bool) -> Result<()> {
         if is_json {
             line(serde_json::json!({"image": name, "found": found}).to_string());
         } else {
-            let counts = found
-                .iter()
-                .fold(BTreeMap::<&str, usize>::new(), |mut counts, object| {
-                    *counts.entry(&object.name).or_default() += 1;
-                    counts
-                });
-            let words: Vec<String> = counts
-                .iter()
-                .map(|(class, count)| format!("{count} {class}"))
-                .collect();
-            let words = if words.is_empty() {
-                "nothing".to_owned()
-            } else {
-                words.join(", ")
-            };
-            line(format!("{name}: {words}"));
+            line(format!(
+                "{name}: {}",
+                summary(&found, checkpoint.header.model.task)
+            ));
+            found.iter().filter_map(details).for_each(line);
         }
     }
     Ok(())
+}
+
+/// Returns how many objects of each class there are, or the classes of a whole picture with their scores.
+fn summary(found: &[Found], task: Task) -> String {
+    if task == Task::Classify {
+        let words = found
+            .iter()
+            .map(|class| format!("{} {:.1} %", class.name, class.score * 100.0));
+        return words.collect::<Vec<_>>().join(", ");
+    }
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for object in found {
+        *counts.entry(&object.name).or_default() += 1;
+    }
+    let words: Vec<String> = counts
+        .iter()
+        .map(|(class, count)| format!("{count} {class}"))
+        .collect();
+    if words.is_empty() {
+        "nothing".to_owned()
+    } else {
+        words.join(", ")
+    }
+}
+
+/// Returns what is told of an object beside its box, as text.
+fn details(object: &Found) -> Option<String> {
+    let text = match object.shape.as_ref()? {
+        Shape::Mask { outline, area } => {
+            format!("mask of {area} pixels, outline of {} points", outline.len())
+        }
+        Shape::Keypoints(points) => {
+            let points = points
+                .iter()
+                .map(|[x, y, seen]| format!("({x:.0}, {y:.0}) {:.0} %", seen * 100.0));
+            format!("keypoints {}", points.collect::<Vec<_>>().join("  "))
+        }
+        Shape::Turned { corners, angle } => {
+            let corners = corners.iter().map(|[x, y]| format!("({x:.0}, {y:.0})"));
+            let corners = corners.collect::<Vec<_>>().join(" ");
+            format!("corners {corners}, turned by {:.1}°", angle.to_degrees())
+        }
+    };
+    Some(format!(
+        "  {} {:.0} %: {text}",
+        object.name,
+        object.score * 100.0
+    ))
 }
 
 fn pictures(source: &Path) -> Result<Vec<PathBuf>> {
