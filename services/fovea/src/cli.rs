@@ -341,7 +341,10 @@ pub enum Engine {
         /// train or infer.
         #[arg(long, default_value = "train")]
         mode: String,
-        /// Lists every launch.
+        /// This machine's processor, or a GPU of the catalogue such as rtx-4090; none has to be here.
+        #[arg(long, default_value = "cpu")]
+        device: String,
+        /// Lists every launch and buffer.
         #[arg(long)]
         launches: bool,
     },

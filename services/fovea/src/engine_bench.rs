@@ -32,10 +32,11 @@ pub(crate) fn run(mut arguments: Arguments, is_json: bool) -> Result<()> {
         0 => Threads::available()?.count(),
         count => count,
     };
+    let spec = ModelSpec::parse(&model, arguments.parsed("classes", 80)?)?;
     let case = Case {
-        spec: ModelSpec::parse(&model, arguments.parsed("classes", 80)?)?,
         batch: arguments.parsed("batch", batch)?,
-        size: arguments.parsed("imgsz", 640)?,
+        size: arguments.parsed("imgsz", spec.task.image_side())?,
+        spec,
         threads,
         precision: match arguments.take("precision").as_deref() {
             None | Some("f32") => Precision::F32,
@@ -108,6 +109,12 @@ fn print(report: &Report) {
         report.flops as f64 / report.seconds_median / 1e9,
         report.plan_bytes as f64 / 1e6
     ));
+    if let Some(part) = (report.parts.iter()).find(|part| part.name == bench::POST_PROCESSING) {
+        line(format!(
+            "  of that post-processing (candidates, suppression, masks) {:.2} ms",
+            part.seconds * 1e3
+        ));
+    }
     let mut table = Table::new(["WORK", "LAUNCHES", "MS", "SHARE", "GFLOP/S", "GB/S"]);
     for part in &report.parts {
         table.row([

@@ -12,18 +12,19 @@ use engine::data::sample::{self, SampleOptions};
 use engine::data::yolo::Strictness;
 use engine::data::{self, Split, decode};
 use engine::device::cuda::compile;
-use engine::models::ModelSpec;
+use engine::models::{ModelSpec, Task};
 use engine::network::InputShape;
 use engine::onnx::{self, ExportOptions};
 use engine::parallel::Threads;
-use engine::plan::{self, Branches, Mode};
+use engine::plan::{self, Branches, Mode, Plan, TrainingMemory};
 use engine::predict::draw::{self, ImageKind};
-use engine::predict::{PredictOptions, Predictor};
+use engine::predict::{Found, PredictOptions, Predictor, Shape};
 use engine::train::{
     self, Ending, EpochReport, Progress, Started, StepReport, StopHandle, TrainOptions,
 };
 use engine::validate::{ValidateOptions, validate};
 use indicatif::ProgressBar;
+use scheduler::catalogue;
 
 use crate::cli::{Datasets, Engine};
 use crate::engine_bench;
@@ -47,8 +48,14 @@ pub async fn run(command: Engine, is_json: bool) -> Result<()> {
             imgsz,
             batch,
             mode,
+            device,
             launches,
-        } => show_plan(&model, classes, imgsz, batch, &mode, launches),
+        } => {
+            let spec = ModelSpec::parse(&model, classes)?;
+            let side = imgsz.unwrap_or_else(|| spec.task.image_side());
+            let shape = InputShape::square(batch, side);
+            show_plan(&spec, shape, &mode, &device, launches)
+        }
         Engine::Kernels { arguments } => kernels(&arguments),
         Engine::Bench { arguments } => engine_bench::run(Arguments::read(&arguments)?, is_json),
     })
@@ -150,6 +157,9 @@ fn train(mut arguments: Arguments, stop: &StopHandle, is_json: bool) -> Result<(
         if base.is_file() {
             options.model = engine::import::model_name(&base)?;
             options.pretrained.get_or_insert(base);
+        }
+        if !arguments.0.contains_key("imgsz") {
+            options.take_side_of_task()?;
         }
         train::run_folder(options, &folder, stop, &mut bar)?
     };
@@ -364,25 +374,62 @@ fn predict(mut arguments: Arguments, is_json: bool) -> Result<()> {
         if is_json {
             line(serde_json::json!({"image": name, "found": found}).to_string());
         } else {
-            let counts = found
-                .iter()
-                .fold(BTreeMap::<&str, usize>::new(), |mut counts, object| {
-                    *counts.entry(&object.name).or_default() += 1;
-                    counts
-                });
-            let words: Vec<String> = counts
-                .iter()
-                .map(|(class, count)| format!("{count} {class}"))
-                .collect();
-            let words = if words.is_empty() {
-                "nothing".to_owned()
-            } else {
-                words.join(", ")
-            };
-            line(format!("{name}: {words}"));
+            line(format!(
+                "{name}: {}",
+                summary(&found, checkpoint.header.model.task)
+            ));
+            found.iter().filter_map(details).for_each(line);
         }
     }
     Ok(())
+}
+
+/// Returns how many objects of each class there are, or the classes of a whole picture with their scores.
+fn summary(found: &[Found], task: Task) -> String {
+    if task == Task::Classify {
+        let words = found
+            .iter()
+            .map(|class| format!("{} {:.1} %", class.name, class.score * 100.0));
+        return words.collect::<Vec<_>>().join(", ");
+    }
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for object in found {
+        *counts.entry(&object.name).or_default() += 1;
+    }
+    let words: Vec<String> = counts
+        .iter()
+        .map(|(class, count)| format!("{count} {class}"))
+        .collect();
+    if words.is_empty() {
+        "nothing".to_owned()
+    } else {
+        words.join(", ")
+    }
+}
+
+/// Returns what is told of an object beside its box, as text.
+fn details(object: &Found) -> Option<String> {
+    let text = match object.shape.as_ref()? {
+        Shape::Mask { outline, area } => {
+            format!("mask of {area} pixels, outline of {} points", outline.len())
+        }
+        Shape::Keypoints(points) => {
+            let points = points
+                .iter()
+                .map(|[x, y, seen]| format!("({x:.0}, {y:.0}) {:.0} %", seen * 100.0));
+            format!("keypoints {}", points.collect::<Vec<_>>().join("  "))
+        }
+        Shape::Turned { corners, angle } => {
+            let corners = corners.iter().map(|[x, y]| format!("({x:.0}, {y:.0})"));
+            let corners = corners.collect::<Vec<_>>().join(" ");
+            format!("corners {corners}, turned by {:.1}°", angle.to_degrees())
+        }
+    };
+    Some(format!(
+        "  {} {:.0} %: {text}",
+        object.name,
+        object.score * 100.0
+    ))
 }
 
 fn pictures(source: &Path) -> Result<Vec<PathBuf>> {
@@ -455,60 +502,81 @@ fn model(path: &str) -> Result<Checkpoint> {
 }
 
 fn show_plan(
-    model: &str,
-    classes: usize,
-    imgsz: Option<usize>,
-    batch: usize,
+    spec: &ModelSpec,
+    shape: InputShape,
     mode: &str,
+    device: &str,
     with_launches: bool,
 ) -> Result<()> {
-    let spec = ModelSpec::parse(model, classes)?;
-    let imgsz = imgsz.unwrap_or_else(|| spec.task.image_side());
     let mode = match mode {
         "train" => Mode::Train,
         "infer" => Mode::Infer,
         other => bail!("--mode '{other}' is not one of train, infer"),
     };
-    let threads = Threads::available()?.count();
-    let plan = plan::estimate(&spec, InputShape::square(batch, imgsz), mode, threads)?;
+    let (name, memory) = match catalogue::find(device) {
+        _ if device == catalogue::CPU => (
+            "this machine".to_owned(),
+            engine::device::total_memory_bytes(),
+        ),
+        Some(gpu) => (gpu.display_name.clone(), Some(gpu.memory_bytes)),
+        None => {
+            let known: Vec<_> = catalogue::gpus().iter().map(|gpu| &*gpu.gpu_type).collect();
+            bail!(
+                "--device '{device}' is not cpu or one of {}",
+                known.join(", ")
+            );
+        }
+    };
+    let options = plan::Options {
+        target: catalogue::target(device),
+        ..plan::Options::new(mode, Threads::available()?.count())
+    };
+    let plan = Plan::new(spec, shape, options)?;
     if with_launches {
         line(plan.to_string());
     }
-    line(format!("{model}, batch {batch}, {imgsz} px"));
+    let giga = |number: u64| number as f64 / 1e9;
+    line(format!(
+        "{}, batch {}, {} px, {name}",
+        spec.name(),
+        shape.batch,
+        shape.width
+    ));
     line(format!(
         "  launches  {} forward, {} backward",
         plan.forward.len(),
         plan.backward.len()
     ));
-    line(format!(
-        "  work      {:.3} GFLOP",
-        plan.flops() as f64 / 1e9
-    ));
-    line(format!(
-        "  traffic   {:.3} GB",
-        plan.traffic_bytes() as f64 / 1e9
-    ));
-    line(format!(
-        "  peak      {:.3} GB",
-        plan.peak_bytes() as f64 / 1e9
-    ));
+    line(format!("  work      {:.3} GFLOP", giga(plan.flops())));
+    line(format!("  traffic   {:.3} GB", giga(plan.traffic_bytes())));
+    line(format!("  peak      {:.3} GB", giga(plan.peak_bytes())));
     for (kind, bytes) in plan.bytes_by_kind() {
-        let name = format!("{kind:?}").to_lowercase();
+        let kind = format!("{kind:?}").to_lowercase();
         line(format!(
-            "    {name:<12} {:.3} GB before sharing",
-            bytes as f64 / 1e9
+            "    {kind:<12} {:.3} GB before sharing",
+            giga(bytes)
         ));
     }
-    if let Some(memory) = engine::device::total_memory_bytes() {
-        let largest = plan::largest_batch(
-            &spec,
-            InputShape::square(1, imgsz),
-            plan::Options::new(mode, threads),
-            memory,
-        )?;
+    let fits = match mode {
+        Mode::Train => {
+            let needed = TrainingMemory::new(spec, shape, options)?;
+            line(format!(
+                "  training  {:.3} GB: plan {:.3}, validation {:.3}, parameters {:.3}, beside them {:.3}",
+                giga(needed.total()),
+                giga(needed.training),
+                giga(needed.validation),
+                giga(needed.parameters),
+                giga(needed.overhead)
+            ));
+            plan::largest_training_batch
+        }
+        Mode::Infer => plan::largest_batch,
+    };
+    if let Some(memory) = memory {
+        let largest = fits(spec, InputShape { batch: 1, ..shape }, options, memory)?;
         line(format!(
-            "  largest batch in this machine's {:.0} GB: {largest}",
-            memory as f64 / 1e9
+            "  largest batch in the {:.0} GB of {name}: {largest}",
+            giga(memory)
         ));
     }
     Ok(())

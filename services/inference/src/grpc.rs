@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::clock::Stopwatch;
-use engine::predict::PredictOptions;
+use engine::predict::{PredictOptions, Shape};
 use kit::auth::{Caller, Role, act_for, caller};
 use kit::blobs::{BlobKey, BlobRef, Blobs};
 use kit::fault::Fault;
@@ -175,6 +175,7 @@ impl Endpoints {
                 y_min,
                 x_max,
                 y_max,
+                shape: found.shape.map(proto_shape),
             }
         });
         let milliseconds = |span: Duration| span.as_secs_f32() * 1e3;
@@ -269,6 +270,27 @@ fn options(request: &api::PredictRequest) -> Result<PredictOptions, Error> {
         },
         ..defaults
     })
+}
+
+/// Returns what a task tells beside a box as the contract shows it.
+fn proto_shape(shape: Shape) -> api::detection::Shape {
+    let point = |[x, y]: [f32; 2]| api::Point { x, y };
+    match shape {
+        Shape::Mask { outline, area } => api::detection::Shape::Mask(api::Mask {
+            outline: outline.into_iter().map(point).collect(),
+            area: i32::try_from(area).unwrap_or(i32::MAX),
+        }),
+        Shape::Keypoints(points) => api::detection::Shape::Pose(api::Pose {
+            keypoints: points
+                .into_iter()
+                .map(|[x, y, confidence]| api::Keypoint { x, y, confidence })
+                .collect(),
+        }),
+        Shape::Turned { corners, angle } => api::detection::Shape::Turned(api::TurnedBox {
+            corners: corners.into_iter().map(point).collect(),
+            angle,
+        }),
+    }
 }
 
 /// Returns an endpoint with its newest revision as the contract shows it.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::plan::Target;
 use kit::auth::{Caller, Role, act_for, caller};
 use kit::fault::Fault;
 use kit::id::{Id, Worker as WorkerMarker, Workspace};
@@ -245,7 +246,7 @@ impl Scheduler {
         let spec = TrainSpec::decode(job.spec.as_slice()).unwrap_or_default();
         let class_count = usize::try_from(request.class_count).unwrap_or(1).max(1);
         let training = Training::new(spec, class_count)?;
-        let work = training.work(0, 0)?;
+        let work = training.work(catalogue::target(&worker.gpu_type), 0, 0)?;
         let prior = estimate::prior_seconds_per_image(
             &worker.as_device(),
             work.step_flops_per_image,
@@ -377,7 +378,8 @@ impl Scheduler {
             return Err(Error::NothingToTrain { version_id });
         }
         let training = Training::new(request.spec.unwrap_or_default(), version.class_names.len())?;
-        let work = training.work(train, val)?;
+        let on_cpu = training.work(Target::Cpu, train, val)?;
+        let on_gpu = training.work(Target::gpu(), train, val)?;
         let terms = self.terms(caller).await?;
         let present = self.present().await?;
         let mut rows = Vec::new();
@@ -386,7 +388,11 @@ impl Scheduler {
                 continue;
             }
             let observed = store::observed(self.store.read(), &device.gpu_type).await?;
-            let time = estimate::time(&device, &work, &observed);
+            let work = match catalogue::target(&device.gpu_type) {
+                Target::Cpu => &on_cpu,
+                Target::Gpu { .. } => &on_gpu,
+            };
+            let time = estimate::time(&device, work, &observed);
             rows.push(row(&device, worker_count, &training, time, &terms)?);
         }
         if rows.is_empty() {
@@ -501,10 +507,11 @@ fn row(
             .map_err(Fault::internal)?
             .micros())
     };
-    let needed_bytes = training.needed_bytes()?;
+    let target = catalogue::target(&device.gpu_type);
+    let needed_bytes = training.needed_bytes(target)?;
     let fits = needed_bytes <= device.memory_bytes;
     let is_allowed = price.is_some_and(|price| terms.allows(price));
-    let largest_batch = training.largest_batch(device.memory_bytes)?;
+    let largest_batch = training.largest_batch(target, device.memory_bytes)?;
     let remark = if worker_count == 0 {
         "no provider here".to_owned()
     } else if price.is_none() {

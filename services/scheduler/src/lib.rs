@@ -32,6 +32,7 @@ use tokio::sync::{Mutex, Notify};
 use tonic::service::Routes;
 
 pub use config::Config;
+pub use domain::catalogue;
 
 /// The service's name.
 pub const NAME: &str = "scheduler";

@@ -2,7 +2,7 @@
 
 use engine::models::{self, ModelSpec};
 use engine::network::InputShape;
-use engine::plan::{self, Mode};
+use engine::plan::{self, Mode, Plan, Target, TrainingMemory, VALIDATION_BATCHES};
 use engine::train::TrainOptions;
 use proto::fovea::runs::v1::TrainSpec;
 
@@ -16,12 +16,8 @@ const EPOCHS: i32 = 100;
 const MODEL: &str = "yolo11n";
 /// The most epochs a run may ask for.
 const EPOCHS_MAX: i32 = 10_000;
-/// f32 copies of each parameter beside the plan: weights, gradients, EMA and two moments.
-const PARAMETER_COPIES: u64 = 5;
 /// Threads only move scratch memory about; the count is for the largest that workers have.
 const PLAN_THREADS: usize = 2;
-/// Validation runs twice the training batch.
-const VALIDATION_BATCH_FACTOR: usize = 2;
 
 /// A training as the engine understands it, with every default filled in.
 #[derive(Debug, Clone)]
@@ -79,13 +75,15 @@ impl Training {
     }
 
     /// Counts what one image takes in training and in validation.
-    pub fn work(&self, train_image_count: u64, val_image_count: u64) -> Result<Work, Error> {
-        let step = self.plan(self.batch, Mode::Train)?;
-        let forward = self.plan(self.batch * VALIDATION_BATCH_FACTOR, Mode::Infer)?;
-        let (batch, forward_batch) = (
-            self.batch as f64,
-            (self.batch * VALIDATION_BATCH_FACTOR) as f64,
-        );
+    pub fn work(
+        &self,
+        target: Target,
+        train_image_count: u64,
+        val_image_count: u64,
+    ) -> Result<Work, Error> {
+        let step = self.plan(target, self.batch, Mode::Train)?;
+        let forward = self.plan(target, self.batch * VALIDATION_BATCHES, Mode::Infer)?;
+        let (batch, forward_batch) = (self.batch as f64, (self.batch * VALIDATION_BATCHES) as f64);
         Ok(Work {
             step_flops_per_image: step.flops() as f64 / batch,
             step_bytes_per_image: step.traffic_bytes() as f64 / batch,
@@ -98,41 +96,29 @@ impl Training {
         })
     }
 
-    /// Returns the memory that the training holds at its peak: plan, validation plan, and parameters with all
-    /// that belongs to them.
-    pub fn needed_bytes(&self) -> Result<u64, Error> {
-        self.needed_bytes_at(self.batch)
+    /// Returns the memory that the training holds at its peak.
+    pub fn needed_bytes(&self, target: Target) -> Result<u64, Error> {
+        let shape = InputShape::square(self.batch.min(InputShape::BATCH_MAX), self.side);
+        let memory = TrainingMemory::new(&self.model, shape, options(target, Mode::Train))?;
+        Ok(memory.total())
     }
 
     /// Returns the largest batch whose training fits into this much memory, or 0.
-    pub fn largest_batch(&self, memory_bytes: u64) -> Result<usize, Error> {
-        let room = memory_bytes.saturating_sub(self.parameter_bytes());
-        let options = plan::Options::new(Mode::Train, PLAN_THREADS);
-        let mut batch =
-            plan::largest_batch(&self.model, InputShape::square(1, self.side), options, room)?;
-        // The validation plan is small beside the training plan, so few steps down are enough.
-        while batch > 0 && self.needed_bytes_at(batch)? > memory_bytes {
-            batch -= 1.max(batch / 16);
-        }
-        Ok(batch)
+    pub fn largest_batch(&self, target: Target, memory_bytes: u64) -> Result<usize, Error> {
+        let shape = InputShape::square(1, self.side);
+        let options = options(target, Mode::Train);
+        Ok(plan::largest_training_batch(
+            &self.model,
+            shape,
+            options,
+            memory_bytes,
+        )?)
     }
 
-    fn needed_bytes_at(&self, batch: usize) -> Result<u64, Error> {
-        let train = self.plan(batch, Mode::Train)?.peak_bytes();
-        let validation = self
-            .plan(batch * VALIDATION_BATCH_FACTOR, Mode::Infer)?
-            .peak_bytes();
-        Ok(train + validation + self.parameter_bytes())
-    }
-
-    fn plan(&self, batch: usize, mode: Mode) -> Result<plan::Plan, Error> {
+    fn plan(&self, target: Target, batch: usize, mode: Mode) -> Result<Plan, Error> {
         let batch = batch.min(InputShape::BATCH_MAX);
         let shape = InputShape::square(batch, self.side);
-        Ok(plan::estimate(&self.model, shape, mode, PLAN_THREADS)?)
-    }
-
-    fn parameter_bytes(&self) -> u64 {
-        self.parameter_count() * PARAMETER_COPIES * size_of::<f32>() as u64
+        Ok(Plan::new(&self.model, shape, options(target, mode))?)
     }
 
     fn parameter_count(&self) -> u64 {
@@ -141,6 +127,13 @@ impl Training {
             .iter()
             .map(|tensor| tensor.element_count() as u64)
             .sum()
+    }
+}
+
+fn options(target: Target, mode: Mode) -> plan::Options {
+    plan::Options {
+        target,
+        ..plan::Options::new(mode, PLAN_THREADS)
     }
 }
 
@@ -170,7 +163,7 @@ mod tests {
     fn counts_agree_with_the_published_ones() {
         // 6.481 GFLOP forward at 640² with 80 classes; a training step is about three times that.
         let training = Training::new(TrainSpec::default(), 80).unwrap();
-        let work = training.work(10, 5).unwrap();
+        let work = training.work(Target::Cpu, 10, 5).unwrap();
         assert!(
             (work.forward_flops_per_image / 6.481e9 - 1.0).abs() < 0.05,
             "{work:?}"
@@ -183,11 +176,17 @@ mod tests {
     fn the_largest_batch_fits_and_the_next_does_not() {
         let memory = 4 << 30;
         let training = Training::new(spec(), 3).unwrap();
-        let largest = training.largest_batch(memory).unwrap();
+        let largest = training.largest_batch(Target::Cpu, memory).unwrap();
         assert!(largest >= 1);
-        assert!(training.needed_bytes_at(largest).unwrap() <= memory);
-        assert!(training.needed_bytes_at(largest * 2).unwrap() > memory);
-        assert_eq!(training.largest_batch(1 << 20).unwrap(), 0);
+        let needed = |batch: usize| {
+            let training = Training {
+                batch,
+                ..training.clone()
+            };
+            training.needed_bytes(Target::Cpu).unwrap()
+        };
+        assert!(needed(largest) <= memory && needed(largest * 2) > memory);
+        assert_eq!(training.largest_batch(Target::Cpu, 1 << 20).unwrap(), 0);
     }
 
     #[test]

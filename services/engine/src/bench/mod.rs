@@ -1,7 +1,7 @@
 //! How fast the engine is on this machine, and where the time goes.
 //!
 //! For callers: [`training`] times whole steps (forward, loss, backward, clip, optimiser) on a batch that is ready,
-//! [`prediction`] times whole predictions (letterbox, forward, suppression) of one picture. Both return a [`Report`]
+//! [`prediction`] times whole predictions (letterbox, forward, post-processing) of one picture. Both return a [`Report`]
 //! with every single time, so that a caller who alternates with another engine can pool the runs of each.
 
 mod prediction;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub use prediction::{PredictionCase, prediction, threshold};
+pub use prediction::{POST_PROCESSING, PredictionCase, prediction, threshold};
 pub use training::training;
 
 use crate::models::{self, ModelSpec};

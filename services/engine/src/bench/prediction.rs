@@ -1,15 +1,21 @@
-//! Whole predictions of one picture: letterbox, forward, suppression.
+//! Whole predictions of one picture: letterbox, forward, and what [`crate::predict`] does with the raw outputs.
+
+use std::hint::black_box;
 
 use super::{Case, Record, Report};
 use crate::clock::Stopwatch;
 use crate::data::letterbox::Letterbox;
 use crate::data::picture::Picture;
 use crate::metrics::{Detector, NmsOptions};
-use crate::network::{Images, Network, State};
+use crate::models::Task;
+use crate::network::{Images, InputShape, Network, State};
 use crate::parallel::Threads;
-use crate::plan::Mode;
+use crate::plan::{self, Mode};
+use crate::predict::look::{self, Look};
 use crate::{Error, Result};
 
+/// The part of a prediction that picks candidates, suppresses doubles, and works out masks and the like.
+pub const POST_PROCESSING: &str = "post-processing";
 /// Predictions before those that count.
 const WARM_UP_STEPS: usize = 3;
 
@@ -24,13 +30,21 @@ pub struct PredictionCase {
 }
 
 impl PredictionCase {
-    fn network(&self, state: &State) -> Result<(Network, Letterbox, Threads)> {
+    /// Makes the network that predictions use, or one that decodes every row.
+    fn network(&self, state: &State, is_decoding: bool) -> Result<(Network, Letterbox, Threads)> {
         self.case.check()?;
         let threads = Threads::new(self.case.threads)?;
         let source = (self.picture.width(), self.picture.height());
         let side = self.case.size;
+        // A square, so that runtimes whose models have one shape can be measured on the same pixels.
         let fit = Letterbox::fit(source, (side, side), true);
-        let mut network = self.case.network(Mode::Infer, &threads)?;
+        let options = plan::Options {
+            precision: self.case.precision.here(),
+            is_decoding,
+            ..plan::Options::new(Mode::Infer, threads.count())
+        };
+        let shape = InputShape::square(self.case.batch, side);
+        let mut network = Network::with_options(&self.case.spec, shape, options, &threads)?;
         network.load(state);
         Ok((network, fit, threads))
     }
@@ -38,19 +52,23 @@ impl PredictionCase {
     fn frame(&self, fit: &Letterbox, images: &mut [u8], threads: &Threads) {
         let length = images.len() / self.case.batch;
         threads.run_each(images.chunks_exact_mut(length), |_, image| {
-            fit.apply(&self.picture, image);
+            look::show(self.case.spec.task, &self.picture, fit, image);
         });
     }
 }
 
 /// Times predictions with the weights given.
 pub fn prediction(case: &PredictionCase, state: &State) -> Result<Report> {
-    let (mut network, fit, threads) = case.network(state)?;
+    let (mut network, fit, threads) = case.network(state, false)?;
     let options = NmsOptions {
         confidence: case.confidence,
         ..NmsOptions::prediction()
     };
     let detector = Detector::new(&case.case.spec, options);
+    let classes: Vec<String> = (0..case.case.spec.class_count)
+        .map(|class| format!("class {class}"))
+        .collect();
+    let fits = vec![fit; case.case.batch];
     let mut images = vec![0; 3 * network.plan().shape.pixel_count()];
     let mut record = Record::new(&case.case);
     for step in 0..WARM_UP_STEPS + case.case.steps {
@@ -63,11 +81,15 @@ pub fn prediction(case: &PredictionCase, state: &State) -> Result<Report> {
         record.add("letterbox", whole.elapsed());
         network.infer_forward(Images::U8(&images));
         let watch = Stopwatch::start();
-        let outputs = network.outputs();
-        threads.run(case.case.batch, |image| {
-            detector.boxes(&outputs, image);
-        });
-        record.add("suppression", watch.elapsed());
+        let look = Look {
+            task: case.case.spec.task,
+            detector: &detector,
+            outputs: &network.outputs(),
+            classes: &classes,
+            found_max: options.detection_count_max,
+        };
+        black_box(look.find(&fits, &threads));
+        record.add(POST_PROCESSING, watch.elapsed());
         record.step(whole.elapsed());
     }
     Ok(record.report(network.plan(), network.timings()))
@@ -75,8 +97,12 @@ pub fn prediction(case: &PredictionCase, state: &State) -> Result<Report> {
 
 /// Returns the score that `candidates` anchors of the first picture exceed with their best class: a threshold that
 /// gives weights that learnt nothing as much to suppress as good ones find.
+/// Classifiers, which have no anchors, need none.
 pub fn threshold(case: &PredictionCase, state: &State, candidates: usize) -> Result<f32> {
-    let (mut network, fit, threads) = case.network(state)?;
+    if case.case.spec.task == Task::Classify {
+        return Ok(0.0);
+    }
+    let (mut network, fit, threads) = case.network(state, true)?;
     let mut images = vec![0; 3 * network.plan().shape.pixel_count()];
     case.frame(&fit, &mut images, &threads);
     network.infer_forward(Images::U8(&images));

@@ -83,13 +83,29 @@ impl Letterbox {
 
     /// Returns a box of the frame (corners, pixels) as a box of the picture, clipped to it.
     pub fn corners_in_source(&self, [left, top, right, bottom]: [f32; 4]) -> [f32; 4] {
+        let [left, top] = self.clipped(self.point_in_source([left, top]));
+        let [right, bottom] = self.clipped(self.point_in_source([right, bottom]));
+        [left, top, right, bottom]
+    }
+
+    /// Returns a point of the frame as one of the picture, which may lie beside it.
+    pub fn point_in_source(&self, [x, y]: [f32; 2]) -> [f32; 2] {
         let back = |value: f32, offset: usize, inside: usize, source: usize| {
             let gain = inside as f32 / source as f32;
-            ((value - offset as f32) / gain).clamp(0.0, source as f32)
+            (value - offset as f32) / gain
         };
-        let x = |value| back(value, self.offset.0, self.inside.0, self.source.0);
-        let y = |value| back(value, self.offset.1, self.inside.1, self.source.1);
-        [x(left), y(top), x(right), y(bottom)]
+        [
+            back(x, self.offset.0, self.inside.0, self.source.0),
+            back(y, self.offset.1, self.inside.1, self.source.1),
+        ]
+    }
+
+    /// Returns the point of the picture that is nearest.
+    pub fn clipped(&self, [x, y]: [f32; 2]) -> [f32; 2] {
+        [
+            x.clamp(0.0, self.source.0 as f32),
+            y.clamp(0.0, self.source.1 as f32),
+        ]
     }
 }
 

@@ -33,7 +33,7 @@ pub use obb::probiou::probiou;
 pub(crate) use outline::Outline;
 pub(crate) use rules::Rules;
 pub use rules::{Gains, LossSettings, class_weights, keypoint_sigmas};
-pub(crate) use segment::{InstanceMap, MaskCounts, Prototypes};
+pub(crate) use segment::{InstanceMap, MaskCounts, Prototypes, Window};
 pub use targets::{InstanceMaps, Targets};
 
 #[cfg(test)]

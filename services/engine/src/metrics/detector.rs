@@ -5,7 +5,7 @@ use super::candidates::Candidates;
 use super::nms::{suppress, suppress_turned};
 use super::{Detection, NmsOptions, TurnedDetection};
 use crate::loss::{ImageHead, LossSettings, Outline, Place, Prototypes, Rules};
-use crate::models::{MASK_CHANNELS, ModelSpec, Task};
+use crate::models::{MASK_CHANNELS, ModelSpec};
 use crate::network::{HeadLevel, Outputs};
 
 /// Reads detections from a model's raw outputs.
@@ -69,24 +69,6 @@ impl Detector {
             return list.collect();
         }
         suppress(candidates, &self.options, corners)
-    }
-
-    /// Returns the detections of one image of any dense head by descending score; of turned boxes the upright ones
-    /// around them.
-    pub fn boxes(&self, outputs: &Outputs<'_>, image: usize) -> Vec<Detection> {
-        if self.rules.task != Task::Obb {
-            return self.upright(outputs, image);
-        }
-        let around = |found: TurnedDetection| Detection {
-            bounds: found.corners_around(),
-            score: found.score,
-            class: found.class,
-            index: found.index,
-        };
-        self.turned(outputs, image)
-            .into_iter()
-            .map(around)
-            .collect()
     }
 
     /// Returns the turned detections of one image by descending score.

@@ -25,6 +25,8 @@ pub use nms::{NmsOptions, nms};
 pub(crate) use overlaps::MaskTruths;
 pub use overlaps::keypoint_similarity;
 
+use crate::data::augment::polygon::TurnedRectangle;
+
 /// One object a model found.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Detection {
@@ -74,18 +76,35 @@ impl TurnedDetection {
         }
     }
 
-    /// Returns the corners of the upright box around it.
-    pub fn corners_around(&self) -> [f32; 4] {
+    /// Returns the corners, going round.
+    pub fn corners(&self) -> [[f32; 2]; 4] {
+        let [x, y, width, height, angle] = self.bounds;
+        let rectangle = TurnedRectangle {
+            centre: [x, y],
+            width,
+            height,
+            angle,
+        };
+        rectangle.corners()
+    }
+
+    /// Returns the upright box around it.
+    pub fn around(&self) -> Detection {
         let [x, y, width, height, angle] = self.bounds;
         let (sin, cos) = angle.sin_cos();
         let half_width = ((width * cos).abs() + (height * sin).abs()) / 2.0;
         let half_height = ((width * sin).abs() + (height * cos).abs()) / 2.0;
-        [
-            x - half_width,
-            y - half_height,
-            x + half_width,
-            y + half_height,
-        ]
+        Detection {
+            bounds: [
+                x - half_width,
+                y - half_height,
+                x + half_width,
+                y + half_height,
+            ],
+            score: self.score,
+            class: self.class,
+            index: self.index,
+        }
     }
 }
 

@@ -447,7 +447,7 @@ fn a_trained_model_finds_the_same_in_onnx_runtime() {
         let rows: Vec<f32> = (0..anchors).flat_map(row).collect();
         let theirs = nms(&rows, spec.class_count, &nms_options);
         network.infer_forward(Images::U8(&bytes));
-        let ours = Detector::new(spec, nms_options).boxes(&network.outputs(), 0);
+        let ours = Detector::new(spec, nms_options).upright(&network.outputs(), 0);
         assert_eq!(ours.len(), theirs.len());
         for (ours, theirs) in ours.iter().zip(&theirs) {
             assert_eq!(ours.class, theirs.class);

@@ -10,12 +10,14 @@ mod forward;
 mod launch;
 mod layout;
 mod memory;
+mod need;
 mod outputs;
 mod target;
 
 pub use launch::{
     After, AttentionShape, Buffer, BufferId, BufferKind, Extent, Kernel, Launch, Side, Slot,
 };
+pub use need::{TrainingMemory, VALIDATION_BATCHES, largest_training_batch};
 pub(crate) use outputs::keep_what_predicts;
 pub use outputs::{
     PlannedHead, PlannedMap, PlannedOutput, PlannedOutputs, PlannedPredictions, Rows,

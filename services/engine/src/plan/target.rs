@@ -16,6 +16,8 @@ pub const MULTIPROCESSORS_MAX: u32 = 188;
 const GPU_IMAGE_BYTES: u64 = 2 * 4;
 /// Rates, random keys, metrics on their way to the host, flags.
 const GPU_CONTROL_BYTES: u64 = 1 << 20;
+/// What a driver's context and the loaded kernels take of a GPU's memory: a guess, to be replaced by a measurement.
+const GPU_OVERHEAD_BYTES: u64 = 600 << 20;
 /// Floats of one block's statistics of a channel: count, mean, squared deviations.
 const STATISTICS: usize = 3;
 /// Elements of a row of the first convolution's weights, on a GPU.
@@ -82,6 +84,14 @@ impl Target {
         match self {
             Self::Cpu => 3 * pixels,
             Self::Gpu { .. } => GPU_IMAGE_BYTES * pixels + GPU_CONTROL_BYTES,
+        }
+    }
+
+    /// Returns the bytes that are gone before anything is planned.
+    pub fn overhead_bytes(self) -> u64 {
+        match self {
+            Self::Cpu => 0,
+            Self::Gpu { .. } => GPU_OVERHEAD_BYTES,
         }
     }
 

@@ -4,38 +4,42 @@
 //!
 //! * `Predictor::new(&checkpoint, imgsz, threads) -> Result<Predictor>` with a model file or a checkpoint;
 //! * `data::decode::decode(name, bytes) -> Result<Picture>` for the bytes of an image file;
-//! * `predictor.predict(&[&picture], &PredictOptions::default()) -> Result<Vec<Vec<Found>>>`, boxes in the pixels of
-//!   each picture; pictures that fit one frame run together;
+//! * `predictor.predict(&[&picture], &PredictOptions::default()) -> Result<Vec<Vec<Found>>>`, boxes, masks, keypoints
+//!   and corners in the pixels of each picture; pictures that fit one frame run together;
 //! * `draw::draw(&mut picture, &found)` and `draw::encode(&picture, ImageKind::Jpeg) -> Result<Vec<u8>>`.
 
 pub mod draw;
 mod font;
+pub(crate) mod look;
+mod mask;
+mod outline;
 
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Checkpoint;
-use crate::data::augment::classify;
-use crate::data::batches::STRIDE;
 use crate::data::letterbox::Letterbox;
 use crate::data::picture::Picture;
 use crate::metrics::{Detector, NmsOptions};
-use crate::models::{ModelSpec, Task};
+use crate::models::ModelSpec;
 use crate::network::{Images, InputShape, State};
 use crate::parallel::Threads;
 use crate::plan::Mode;
 use crate::train::Networks;
 use crate::{Error, Result};
+use look::Look;
 
 /// The most pictures that go through the network at once.
 pub const BATCH_MAX: usize = 16;
 /// Networks held for frames and batch sizes last used.
 const NETWORKS_HELD: usize = 8;
+/// The most classes told of a whole picture.
+pub const CLASSES_MAX: usize = 5;
 
 /// What counts as found.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PredictOptions {
-    /// Scores must be above it.
+    /// Scores must be above it; of whole pictures the likeliest classes are told in any case.
     pub conf: f32,
     /// Overlap above which a surer box suppresses another.
     pub iou: f32,
@@ -88,6 +92,29 @@ pub struct Found {
     pub score: f32,
     /// Left, top, right, bottom in pixels of the picture; of whole pictures all of it.
     pub bounds: [f32; 4],
+    /// What the model's task tells beside the box.
+    #[serde(flatten)]
+    pub shape: Option<Shape>,
+}
+
+/// More than a box, in pixels of the picture. In JSON it is one more field, named after the kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    Mask {
+        /// Round the largest part, clockwise; empty where no pixel belongs to the object.
+        outline: Vec<[f32; 2]>,
+        /// Pixels of all parts.
+        area: usize,
+    },
+    /// x, y, and how likely the point is seen: 1 where the model doesn't tell.
+    Keypoints(Vec<[f32; 3]>),
+    Turned {
+        /// Going round; a corner may lie beside the picture.
+        corners: [[f32; 2]; 4],
+        /// From the x axis to the side called width, towards the y axis, in radians.
+        angle: f32,
+    },
 }
 
 /// A model ready to look at pictures.
@@ -134,12 +161,9 @@ impl Predictor {
         options: &PredictOptions,
     ) -> Result<Vec<Vec<Found>>> {
         options.check()?;
-        if self.spec.task == Task::Classify {
-            return self.classify(pictures, options);
-        }
         let fits: Vec<Letterbox> = pictures
             .iter()
-            .map(|picture| Letterbox::tight((picture.width(), picture.height()), self.size, STRIDE))
+            .map(|picture| look::fit(self.spec.task, picture, self.size))
             .collect();
         let mut order: Vec<usize> = (0..pictures.len()).collect();
         order.sort_by_key(|&index| fits[index].frame);
@@ -147,47 +171,6 @@ impl Predictor {
         for same_frame in order.chunk_by(|&a, &b| fits[a].frame == fits[b].frame) {
             for chunk in same_frame.chunks(BATCH_MAX) {
                 self.predict_chunk(pictures, &fits, chunk, options, &mut found)?;
-            }
-        }
-        Ok(found)
-    }
-
-    /// Returns the classes of each whole picture that are likely enough, the surest first.
-    fn classify(
-        &mut self,
-        pictures: &[&Picture],
-        options: &PredictOptions,
-    ) -> Result<Vec<Vec<Found>>> {
-        let size = self.size;
-        let mut found = Vec::with_capacity(pictures.len());
-        for chunk in pictures.chunks(BATCH_MAX) {
-            let mut images = vec![0; chunk.len() * size * size * 3];
-            let targets = images.chunks_exact_mut(size * size * 3);
-            self.threads
-                .run_each(chunk.iter().zip(targets), |_, (picture, target)| {
-                    target.copy_from_slice(classify::validation_view(picture, size).pixels());
-                });
-            let shape = InputShape::square(chunk.len(), size);
-            let network = self.networks.get_loaded(shape, &self.state)?;
-            network.infer_forward(Images::U8(&images));
-            let logits = network.outputs().logits;
-            let logits = logits.expect("invariant: a classifier has logits");
-            let rows = logits.values.chunks_exact(logits.pixel_stride);
-            for (picture, row) in chunk.iter().zip(rows) {
-                let bounds = [0.0, 0.0, picture.width() as f32, picture.height() as f32];
-                let mut classes: Vec<_> = probabilities(&row[..self.classes.len()])
-                    .zip(0u32..)
-                    .filter(|(score, _)| *score > options.conf)
-                    .collect();
-                classes.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-                let classes = classes.into_iter().take(options.max_det);
-                let classes = classes.map(|(score, class)| Found {
-                    class,
-                    name: self.classes[class as usize].clone(),
-                    score,
-                    bounds,
-                });
-                found.push(classes.collect());
             }
         }
         Ok(found)
@@ -201,12 +184,13 @@ impl Predictor {
         options: &PredictOptions,
         found: &mut [Vec<Found>],
     ) -> Result<()> {
+        let task = self.spec.task;
         let (width, height) = fits[chunk[0]].frame;
         let mut images = vec![0; chunk.len() * width * height * 3];
         let targets = images.chunks_exact_mut(width * height * 3);
         self.threads
             .run_each(chunk.iter().zip(targets), |_, (&index, target)| {
-                fits[index].apply(pictures[index], target);
+                look::show(task, pictures[index], &fits[index], target);
             });
         let shape = InputShape {
             batch: chunk.len(),
@@ -216,33 +200,20 @@ impl Predictor {
         let network = self.networks.get_loaded(shape, &self.state)?;
         network.infer_forward(Images::U8(&images));
         let detector = Detector::new(&self.spec, options.nms());
-        let outputs = network.outputs();
-        let mut detections = vec![Vec::new(); chunk.len()];
-        self.threads
-            .run_each(detections.iter_mut(), |image, detections| {
-                *detections = detector.boxes(&outputs, image);
-            });
-        for (&index, detections) in chunk.iter().zip(detections) {
-            found[index] = detections
-                .into_iter()
-                .map(|detection| Found {
-                    class: detection.class,
-                    name: self.classes[detection.class as usize].clone(),
-                    score: detection.score,
-                    bounds: fits[index].corners_in_source(detection.bounds),
-                })
-                .collect();
+        let look = Look {
+            task,
+            detector: &detector,
+            outputs: &network.outputs(),
+            classes: &self.classes,
+            found_max: options.max_det,
+        };
+        let fits: Vec<Letterbox> = chunk.iter().map(|&index| fits[index]).collect();
+        let found_now = look.find(&fits, &self.threads);
+        for (&index, found_now) in chunk.iter().zip(found_now) {
+            found[index] = found_now;
         }
         Ok(())
     }
-}
-
-/// Returns the softmax of logits.
-fn probabilities(logits: &[f32]) -> impl Iterator<Item = f32> + '_ {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let exp = move |logit: &f32| f64::from(logit - largest).exp();
-    let sum: f64 = logits.iter().map(exp).sum();
-    logits.iter().map(move |logit| (exp(logit) / sum) as f32)
 }
 
 #[cfg(test)]

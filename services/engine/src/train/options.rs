@@ -245,6 +245,12 @@ impl TrainOptions {
         Ok(())
     }
 
+    /// Takes the side of pictures that published models of the task have, for who didn't ask for another.
+    pub fn take_side_of_task(&mut self) -> Result<()> {
+        self.imgsz = ModelSpec::parse(&self.model, 1)?.task.image_side();
+        Ok(())
+    }
+
     /// Brings the side of the pictures to the next multiple of the stride, and says so where it wasn't one.
     pub fn round_size(&mut self) -> Option<String> {
         let rounded = self.imgsz.checked_next_multiple_of(STRIDE)?;
@@ -484,6 +490,18 @@ mod tests {
                 .to_string()
                 .contains("neither")
         );
+    }
+
+    #[test]
+    fn the_side_of_pictures_is_that_of_the_task() {
+        for (model, side) in [("yolo11n-cls", 224), ("yolo26n", 640), ("yolo11n-seg", 640)] {
+            let mut options = TrainOptions {
+                model: model.into(),
+                ..TrainOptions::default()
+            };
+            options.take_side_of_task().unwrap();
+            assert_eq!(options.imgsz, side);
+        }
     }
 
     #[test]

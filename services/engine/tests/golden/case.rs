@@ -11,7 +11,7 @@ use engine::plan::{Branches, Mode, Options};
 use serde_json::Value;
 
 use super::record::{Record, Section, numbers};
-use super::{BATCH, LOSS_LIMIT, SIDE, formula};
+use super::{BATCH, LOSS_LIMIT, SIDE, detections, formula};
 
 /// How the one-to-many and the one-to-one branch are called in the files.
 const BRANCHES: [&str; 2] = ["one2many", "one2one"];
@@ -109,6 +109,9 @@ impl Case {
             _ => &head[0],
         };
         section.compare(Record::long("predictions", decoded), &predictions);
+        if self.spec.task != Task::Classify {
+            detections::agree(&self.spec, &reusing);
+        }
         if let Some(map) = reusing.outputs().prototypes {
             section.compare(
                 Record::long("prototypes", &head[0][1]),

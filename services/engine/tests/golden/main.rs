@@ -9,6 +9,7 @@
 )]
 
 mod case;
+mod detections;
 mod formula;
 mod optimisers;
 mod record;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use engine::data::decode;
-use engine::predict::Found;
 use engine::predict::draw::{self, ImageKind};
+use engine::predict::{Found, Shape};
 use proto::fovea::endpoints::v1::{
-    CreateEndpointRequest, Endpoint, EndpointState, GetEndpointRequest, PredictRequest,
-    PredictResponse,
+    CreateEndpointRequest, Endpoint, EndpointState, GetEndpointRequest, Point, PredictRequest,
+    PredictResponse, detection,
 };
 
 use super::{Session, models};
@@ -115,7 +115,29 @@ pub async fn predict(session: &Session, command: Predict) -> Result<()> {
     })
 }
 
-/// Returns the picture with the boxes drawn in, as JPEG.
+/// Returns what the contract tells beside a box as the engine draws it.
+fn shape(shape: detection::Shape) -> Option<Shape> {
+    let point = |point: Point| [point.x, point.y];
+    match shape {
+        detection::Shape::Mask(mask) => Some(Shape::Mask {
+            outline: mask.outline.into_iter().map(point).collect(),
+            area: usize::try_from(mask.area).unwrap_or(0),
+        }),
+        detection::Shape::Pose(pose) => {
+            let keypoints = pose.keypoints.into_iter();
+            let points = keypoints.map(|point| [point.x, point.y, point.confidence]);
+            Some(Shape::Keypoints(points.collect()))
+        }
+        detection::Shape::Turned(turned) => {
+            let corners: Vec<_> = turned.corners.into_iter().map(point).collect();
+            let angle = turned.angle;
+            let corners = corners.try_into().ok()?;
+            Some(Shape::Turned { corners, angle })
+        }
+    }
+}
+
+/// Returns the picture with the objects drawn in, as JPEG.
 fn draw(path: &Path, image: &[u8], response: &PredictResponse) -> Result<Vec<u8>> {
     let mut picture = decode::decode(&path.display().to_string(), image)?;
     let found: Vec<Found> = response
@@ -126,6 +148,7 @@ fn draw(path: &Path, image: &[u8], response: &PredictResponse) -> Result<Vec<u8>
             name: found.class_name.clone(),
             score: found.score,
             bounds: [found.x_min, found.y_min, found.x_max, found.y_max],
+            shape: found.shape.clone().and_then(shape),
         })
         .collect();
     draw::draw(&mut picture, &found);

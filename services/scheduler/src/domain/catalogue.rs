@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use engine::plan::Target;
 use serde::Deserialize;
 
 /// The device type of a machine that trains on its processor.
@@ -59,6 +60,15 @@ pub fn gpus() -> &'static [Device] {
 /// Returns the catalogue's entry for a GPU.
 pub fn find(gpu_type: &str) -> Option<&'static Device> {
     GPUS.iter().find(|device| device.gpu_type == gpu_type)
+}
+
+/// Returns what a plan for a device type is made for.
+pub fn target(gpu_type: &str) -> Target {
+    if gpu_type == CPU {
+        Target::Cpu
+    } else {
+        Target::gpu()
+    }
 }
 
 /// Returns what a CPU is taken for as long as no worker has measured one: two slow cores.

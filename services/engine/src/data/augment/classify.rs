@@ -1,7 +1,7 @@
 //! Pictures that show one class as a whole: a part of any size and shape in training, the middle in validation.
 
 use super::operations::{self, rand_augment};
-use super::{Augmentation, AutoAugment, policy};
+use super::{Augmentation, AutoAugment, augmix, policy};
 use crate::data::colour::{self, Jitter};
 use crate::data::picture::Picture;
 use crate::random::{Philox, Use};
@@ -41,6 +41,7 @@ pub fn training_view(
     match options.auto_augment {
         AutoAugment::RandAugment => rand_augment(&mut view, &mut stream),
         AutoAugment::AutoAugment => policy::auto_augment(&mut view, &mut stream),
+        AutoAugment::AugMix => augmix::augmix(&mut view, &mut stream),
         AutoAugment::None => jitter(&mut view, options, &mut stream),
     }
     let mut stream = Philox::new(seed, epoch, sample, Use::Erase);
@@ -165,6 +166,23 @@ mod tests {
         assert_eq!(view((1, 2, 3)), view((1, 2, 3)));
         for other in [(2, 2, 3), (1, 3, 3), (1, 2, 4)] {
             assert_ne!(view(other), view((1, 2, 3)));
+        }
+    }
+
+    #[test]
+    fn every_recipe_changes_a_view_in_its_own_way() {
+        let recipes = ["randaugment", "autoaugment", "augmix", "none"];
+        let views = recipes.map(|name| {
+            let options = Augmentation {
+                auto_augment: serde_json::from_value(name.into()).unwrap(),
+                hsv_v: 0.4,
+                ..Augmentation::NONE
+            };
+            let view = |sample| training_view(&photo(), &options, 32, (1, 2, sample));
+            (0..8).map(view).collect::<Vec<_>>()
+        });
+        for (index, views_of_one) in views.iter().enumerate() {
+            assert!(!views[..index].contains(views_of_one), "{}", recipes[index]);
         }
     }
 

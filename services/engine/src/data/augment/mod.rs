@@ -3,6 +3,7 @@
 //! In this order: `mosaic`, `paste` (copies of instances), `warp`, `mix` (mixup and cutmix), `finish` (colours and
 //! flips). Pictures that show one class as a whole go another way: `classify`, with the operations of `operations`.
 
+mod augmix;
 pub mod classify;
 mod finish;
 mod mix;
@@ -75,6 +76,8 @@ pub enum AutoAugment {
     RandAugment,
     /// One of 25 pairs of operations that were found to serve (Cubuk et al. 2019, "AutoAugment").
     AutoAugment,
+    /// The picture mixed with versions of itself (Hendrycks et al. 2020, "AugMix").
+    AugMix,
     /// Only colours, as strongly as `hsv_h`, `hsv_s` and `hsv_v` say.
     None,
 }

@@ -64,8 +64,7 @@ impl Operation {
             Self::Sharpness => sharpness(picture, 1.0 + FACTOR_MAX * signed),
             Self::Posterise => {
                 let lost = (POSTERISE_BITS_MAX * strength).round_ties_even() as u32;
-                let kept = !((1u32 << lost) - 1) as u8;
-                map(picture, |level| level & kept);
+                posterise(picture, lost);
             }
             Self::Solarise => {
                 let from = 255.0 * (1.0 - strength);
@@ -128,6 +127,12 @@ fn rotate(picture: &mut Picture, angle: f64) {
         .after(&turn)
         .after(&Matrix::translation(-x, -y));
     warp(picture, matrix);
+}
+
+/// Leaves out the lowest bits of every level.
+pub fn posterise(picture: &mut Picture, lost: u32) {
+    let kept = !((1u32 << lost) - 1) as u8;
+    map(picture, |level| level & kept);
 }
 
 /// Multiplies every level.

@@ -43,6 +43,48 @@ impl<'a> Prototypes<'a> {
         let corners = std::array::from_fn(|i| corners[i] * scale[i % 2]);
         Window::new(corners, self.height, self.width)
     }
+
+    /// Returns the coefficients' sums of a window, row by row: logits of the mask.
+    pub fn sums(self, coefficients: &[f32], window: &Window) -> Vec<f32> {
+        let mut sums = vec![0.0; window.columns.len() * window.rows.len()];
+        Level::best().dispatch(MaskSums {
+            prototypes: self,
+            coefficients,
+            window,
+            sums: &mut sums,
+        });
+        sums
+    }
+}
+
+/// The logits of a mask within a window.
+struct MaskSums<'a> {
+    prototypes: Prototypes<'a>,
+    coefficients: &'a [f32],
+    window: &'a Window,
+    sums: &'a mut [f32],
+}
+
+impl Kernel for MaskSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Prototypes {
+            width,
+            pixel_stride,
+            values,
+            ..
+        } = self.prototypes;
+        let lines = self.sums.chunks_exact_mut(self.window.columns.len().max(1));
+        for (y, line) in self.window.rows.clone().zip(lines) {
+            let first = y * width + self.window.columns.start;
+            let pixels = values[first * pixel_stride..].chunks_exact(pixel_stride);
+            for (sum, pixel) in line.iter_mut().zip(pixels) {
+                *sum = dot(simd, self.coefficients, pixel);
+            }
+        }
+    }
 }
 
 /// The true masks of one image as a map of instances, of the prototypes' size: 0 is the background.

@@ -20,7 +20,7 @@ use crate::models::{self, ModelSpec, Task};
 use crate::network::{InputShape, State};
 use crate::optim::{Accumulation, Ema, Optimizer, OptimizerSettings, Schedule};
 use crate::parallel::Threads;
-use crate::plan::Mode;
+use crate::plan::{self, Mode};
 use crate::validate::{ValidateOptions, Validator};
 use crate::{Error, Result};
 
@@ -29,7 +29,6 @@ pub const NOT_FINITE_MAX: u32 = 10;
 /// The full batch and the short one at an epoch's end.
 const NETWORKS_HELD: usize = 2;
 /// Validation batches are so much larger: they need far less memory.
-const VALIDATION_BATCH_FACTOR: usize = 2;
 
 /// How a call of [`Trainer::run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +131,7 @@ impl Trainer {
                 imgsz: options.imgsz,
                 batch: match spec.task {
                     Task::Obb => options.batch,
-                    _ => options.batch * VALIDATION_BATCH_FACTOR,
+                    _ => options.batch * plan::VALIDATION_BATCHES,
                 },
                 iou: options.iou as f32,
                 max_det: options.max_det,
