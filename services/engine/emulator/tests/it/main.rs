@@ -4,7 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod capture;
 mod conv;
+mod depthwise;
+mod mutations;
 mod norm;
 mod probe;
 mod table;
