@@ -9,5 +9,6 @@ mod conv;
 mod depthwise;
 mod mutations;
 mod norm;
+mod order;
 mod probe;
 mod table;

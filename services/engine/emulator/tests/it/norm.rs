@@ -61,6 +61,12 @@ impl Norm {
         [self.gamma[channel], self.beta[channel]].map(f64::from)
     }
 
+    /// Returns the bits of everything it has computed.
+    pub fn bits(&self) -> Vec<u32> {
+        let computed = self.outputs.iter().chain(&self.inputs[2..]);
+        computed.flat_map(|vector| vector.read::<u32>()).collect()
+    }
+
     /// Compares everything with two passes over `y` in double precision.
     pub fn check(&self, y: &[f64]) {
         let count = y.len() / self.channels;
