@@ -4,7 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod capture;
 mod conv;
+mod depthwise;
+mod mutations;
 mod norm;
+mod order;
 mod probe;
 mod table;

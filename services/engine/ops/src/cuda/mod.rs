@@ -61,6 +61,7 @@ pub const SOURCES: &[Source] = &[
     crate::conv2d::cuda::SOURCE,
     crate::conv2d::cuda::STEM,
     crate::conv2d::cuda::WGRAD,
+    crate::depthwise::cuda::SOURCE,
 ];
 
 /// Writes `params.h`: each struct in C, with its size and offsets asserted, so that neither compiler can disagree
