@@ -58,7 +58,7 @@ pub async fn run(command: Engine, is_json: bool) -> Result<()> {
 fn kernels(arguments: &[String]) -> Result<()> {
     let options = compile::Options::read(arguments).map_err(anyhow::Error::msg)?;
     let report = compile::run(&options)?;
-    line(report.text().trim_end());
+    line(report.text(options.is_brief).trim_end());
     if !report.is_good() {
         bail!("the kernels are not what the lock file and the rules say");
     }
