@@ -10,5 +10,6 @@ mod depthwise;
 mod mutations;
 mod norm;
 mod order;
+mod packs;
 mod probe;
 mod table;
