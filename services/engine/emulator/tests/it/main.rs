@@ -3,8 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod attention;
 mod bench;
 mod conv;
+mod maps;
 mod norm;
 mod probe;
 mod table;

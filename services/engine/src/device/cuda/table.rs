@@ -8,6 +8,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("finalize.h", crate::ops::norm::cuda::FINALIZE),
     ("gemm.h", crate::ops::conv2d::cuda::GEMM),
     ("epilogue.h", crate::ops::conv2d::cuda::EPILOGUE),
+    ("numbers.h", crate::ops::cuda::NUMBERS),
 ];
 
 /// Returns every file of kernels; rooms of the engine add theirs here.
