@@ -63,45 +63,43 @@ KS_FN float ks_atan(float v) {
     return base + ks_fma(sum * z, x, x);
 }
 
-// The sum over a block, in the same order for every schedule; every thread gets it. `scratch` holds a float a warp,
-// and may be used again right after.
-KS_FN float block_sum(float v, float* scratch) {
-    KS_UNROLL
-    for (u32 mask = 16; mask > 0; mask /= 2) v += ks_shuffle_xor(v, mask);
-    u32 warps = ks_threads() / 32;
+// The sum over a block of 2^n, at most 256 threads, in the same order for every schedule; every thread gets it. Without
+// shuffles: after a `return` that only whole blocks take, older GPUs would check at each whether a thread is missing.
+KS_FN float block_sum(float v) {
+    KS_SHARED(float, sums, 256);
     ks_sync();
-    if (ks_thread() % 32 == 0) scratch[ks_thread() / 32] = v;
+    sums[ks_thread()] = v;
+    KS_NO_UNROLL
+    for (u32 half = ks_threads() / 2; half > 0; half /= 2) {
 #ifndef MUT_NO_BARRIER_SUM
-    ks_sync();
+        ks_sync();
 #endif
-    float sum = 0.0f;
-    KS_NO_UNROLL
-    for (u32 warp = 0; warp < warps; warp++) sum += scratch[warp];
-    ks_sync();
-    return sum;
-}
-// The same for the largest of 64-bit keys; `scratch` holds a key a warp.
-KS_FN u64 block_max(u64 v, u64* scratch) {
-    KS_UNROLL
-    for (u32 mask = 16; mask > 0; mask /= 2) {
-        u32 high = ks_shuffle_xor((u32)(v >> 32), mask), low = ks_shuffle_xor((u32)v, mask);
-        u64 other = (u64)high << 32 | low;
-        v = other > v ? other : v;
+        if (ks_thread() < half) sums[ks_thread()] += sums[ks_thread() + half];
     }
-    u32 warps = ks_threads() / 32;
     ks_sync();
-    if (ks_thread() % 32 == 0) scratch[ks_thread() / 32] = v;
-    ks_sync();
-    u64 best = 0;
-    KS_NO_UNROLL
-    for (u32 warp = 0; warp < warps; warp++) best = scratch[warp] > best ? scratch[warp] : best;
-    ks_sync();
-    return best;
+    return sums[0];
 }
-// How many true values threads before this one have, and in `total` how many there are.
-KS_FN u32 block_rank(bool v, u32* scratch, u32& total) {
-    u32 bits = ks_ballot(v), lane = ks_thread() % 32, warp = ks_thread() / 32, warps = ks_threads() / 32;
+// The same for the largest of 64-bit keys.
+KS_FN u64 block_max(u64 v) {
+    KS_SHARED(u64, keys, 256);
     ks_sync();
+    keys[ks_thread()] = v;
+    KS_NO_UNROLL
+    for (u32 half = ks_threads() / 2; half > 0; half /= 2) {
+        ks_sync();
+        if (ks_thread() >= half) continue;
+        u64 other = keys[ks_thread() + half];
+        if (other > keys[ks_thread()]) keys[ks_thread()] = other;
+    }
+    ks_sync();
+    return keys[0];
+}
+// How many true values threads before this one have, and in `total` how many there are; `scratch` holds a count a
+// warp.
+KS_FN u32 block_rank(bool v, u32* scratch, u32& total) {
+    u32 lane = ks_thread() % 32, warp = ks_thread() / 32, warps = ks_threads() / 32;
+    ks_sync();
+    u32 bits = ks_ballot(v);
     if (lane == 0) scratch[warp] = ks_popc(bits);
     ks_sync();
     u32 before = 0;
@@ -111,7 +109,6 @@ KS_FN u32 block_rank(bool v, u32* scratch, u32& total) {
         if (other < warp) before += scratch[other];
         total += scratch[other];
     }
-    ks_sync();
     return before + ks_popc(bits & ((1u << lane) - 1u));
 }
 // Tells whether this block is the last of `blocks` to come here; the counter is zero again for the next launch.
