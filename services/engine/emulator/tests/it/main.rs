@@ -9,5 +9,6 @@ mod conv;
 mod loss;
 mod maps;
 mod norm;
+mod optim;
 mod probe;
 mod table;

@@ -18,6 +18,8 @@ pub fn sources() -> Vec<Source> {
         crate::loss::cuda::DETECT,
         crate::loss::cuda::CLASSIFY,
         crate::loss::cuda::MASKS,
+        crate::optim::cuda::SOURCE,
+        super::control::SOURCE,
     ];
     SOURCES.iter().copied().chain(own).collect()
 }
