@@ -110,7 +110,7 @@ impl Objects {
     fn new(device: &Device, targets: &Targets) -> Self {
         let mut boxes = Vec::new();
         let mut meta = Vec::new();
-        let mut numbers = vec![0u32; IMAGES];
+        let mut numbers = [0u32; IMAGES];
         for (row, &[x, y, w, h]) in targets.boxes.iter().enumerate() {
             let (width, height) = (WIDTH as f32, HEIGHT as f32);
             boxes.extend([

@@ -6,6 +6,7 @@
 mod attention;
 mod bench;
 mod conv;
+mod detections;
 mod loss;
 mod maps;
 mod norm;

@@ -20,6 +20,8 @@ pub fn sources() -> Vec<Source> {
         crate::loss::cuda::MASKS,
         crate::optim::cuda::SOURCE,
         super::control::SOURCE,
+        crate::metrics::cuda::SOURCE,
+        crate::data::cuda::SOURCE,
     ];
     SOURCES.iter().copied().chain(own).collect()
 }
