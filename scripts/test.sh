@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that has to hold: format, lints, all tests, the page in a browser. CI runs this.
+# Everything that has to hold: format, lints, all tests, kernels for GPUs, the page in a browser. CI runs this.
 #
 #   scripts/test.sh            all of it
 #   FOVEA_TEST_DATA=…          the folder with test data sets (default ../shared/data)
@@ -51,6 +51,10 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 
 step "tests" "of every crate"
 cargo test --workspace --locked --no-fail-fast
+
+step "kernels" "compiled for every GPU and held to their lock file; planted bugs are caught"
+scripts/kernels.sh --check | tail -n 1
+scripts/mutate-kernels.sh
 
 step "page" "in a headless browser"
 # The tests have built it.

@@ -92,7 +92,7 @@ struct Mine {
     std::string log, error;
     i64 live = 0;
     void* context = nullptr;
-    std::set<Stream*> capturing;
+    std::set<Stream*> capturing, streams;
     Stream default_stream;
 };
 Mine& mine() {
@@ -315,7 +315,10 @@ API int cuCtxGetCurrent(void** context) {
 API int cuCtxSynchronize() {
     CALLED();
     if (spoils()) return CAPTURE_UNSUPPORTED;
-    return drain(mine().default_stream);
+    int code = drain(mine().default_stream);
+    for (Stream* stream : mine().streams)
+        if (int error = drain(*stream)) code = error;
+    return code;
 }
 API int cuMemGetInfo_v2(size_t* free, size_t* total) {
     CALLED();
@@ -422,6 +425,7 @@ API int cuMemsetD8Async(u64 at, u8 value, size_t size, void* stream) {
 API int cuStreamCreate(void** stream, u32) {
     CALLED();
     *stream = new Stream;
+    mine().streams.insert((Stream*)*stream);
     mine().live++;
     return SUCCESS;
 }
@@ -429,6 +433,7 @@ API int cuStreamDestroy_v2(void* stream) {
     CALLED();
     int code = drain(*(Stream*)stream);
     mine().capturing.erase((Stream*)stream);
+    mine().streams.erase((Stream*)stream);
     delete (Stream*)stream;
     mine().live--;
     return code;
@@ -566,13 +571,15 @@ API int cuStreamBeginCapture_v2(void* handle, int) {
     return SUCCESS;
 }
 API int cuStreamEndCapture(void* handle, void** graph) {
-    CALLED();
+    // A capture is over however its end went.
+    int code = called(__func__);
     Stream& stream = stream_of(handle);
     if (!stream.capture) return INVALID_VALUE;
     std::unique_ptr<Graph> captured(stream.capture);
     stream.capture = nullptr;
     mine().capturing.erase(&stream);
     *graph = nullptr;
+    if (code) return code;
     if (stream.invalidated) return CAPTURE_INVALIDATED;
     *graph = captured.release();
     mine().live++;

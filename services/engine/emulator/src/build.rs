@@ -34,27 +34,32 @@ pub fn build(flavour: &Flavour) -> PathBuf {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let root = target().join("emulator");
     let headers = write_headers(&root);
-    let flags = flavour.flags();
-    let mut units: Vec<Unit> = NATIVE
-        .iter()
-        .map(|(name, text)| Unit::new(&root, name, text, &flags, &headers))
-        .collect();
+    let unit = |name: &str, text: &str| Unit::new(&root, name, text, flavour.flags(text), &headers);
+    let mut units: Vec<Unit> = NATIVE.iter().map(|(name, text)| unit(name, text)).collect();
     for source in sources() {
-        let name = format!("{}.cu.cpp", source.name);
-        units.push(Unit::new(&root, &name, source.text, &flags, &headers));
+        units.push(unit(&format!("{}.cu.cpp", source.name), source.text));
     }
     for units in units.chunks(JOBS) {
         std::thread::scope(|scope| {
             for unit in units {
-                scope.spawn(|| unit.compile(&flags, &headers));
+                scope.spawn(|| unit.compile(&headers));
             }
         });
     }
-    link(&root, &units, &flags)
+    link(&root, &units, &flavour.flags(""))
+}
+
+/// Returns whether a macro has a meaning in a text or in a header that it includes, so that only what it changes is
+/// compiled again.
+fn reaches(text: &str, define: &str) -> bool {
+    let headers = HEADERS
+        .iter()
+        .filter(|(name, _)| text.contains(&format!("#include \"{name}\"")));
+    text.contains(define) || headers.into_iter().any(|(_, text)| reaches(text, define))
 }
 
 impl Flavour {
-    fn flags(&self) -> Vec<String> {
+    fn flags(&self, text: &str) -> Vec<String> {
         let plain = [
             "-std=c++17",
             "-fPIC",
@@ -71,7 +76,8 @@ impl Flavour {
             flags.push("-fsanitize=address,undefined".into());
             flags.push("-fno-sanitize-recover=undefined".into());
         }
-        flags.extend(self.defines.iter().map(|define| format!("-D{define}")));
+        let defines = self.defines.iter().filter(|define| reaches(text, define));
+        flags.extend(defines.map(|define| format!("-D{define}")));
         flags
     }
 }
@@ -81,14 +87,15 @@ struct Unit {
     source: PathBuf,
     object: PathBuf,
     text: String,
+    flags: Vec<String>,
 }
 
 impl Unit {
-    fn new(root: &Path, name: &str, text: &str, flags: &[String], headers: &Path) -> Self {
+    fn new(root: &Path, name: &str, text: &str, flags: Vec<String>, headers: &Path) -> Self {
         let mut hasher = blake3::Hasher::new();
         hasher.update(text.as_bytes());
         hasher.update(headers.as_os_str().as_encoded_bytes());
-        for flag in flags {
+        for flag in &flags {
             hasher.update(flag.as_bytes()).update(b" ");
         }
         let hash = &hasher.finalize().to_hex()[..16];
@@ -96,10 +103,11 @@ impl Unit {
             source: root.join(format!("{hash}-{name}")),
             object: root.join(format!("{hash}-{name}.o")),
             text: text.to_owned(),
+            flags,
         }
     }
 
-    fn compile(&self, flags: &[String], headers: &Path) {
+    fn compile(&self, headers: &Path) {
         if self.object.exists() {
             return;
         }
@@ -108,7 +116,7 @@ impl Unit {
             .object
             .with_extension(format!("{}.partial", std::process::id()));
         run(Command::new("g++")
-            .args(flags)
+            .args(&self.flags)
             .arg("-I")
             .arg(headers)
             .arg("-c")
@@ -173,7 +181,11 @@ fn write(path: &Path, text: &str) {
 }
 
 fn run(command: &mut Command) {
-    let output = command.output().expect("g++ is installed");
+    // A sanitizer that is preloaded for the tests is none of the compiler's business.
+    let output = command
+        .env_remove("LD_PRELOAD")
+        .output()
+        .expect("g++ is installed");
     assert!(
         output.status.success(),
         "{command:?}\n{}",

@@ -5,11 +5,15 @@
 
 mod attention;
 mod bench;
+mod capture;
 mod conv;
+mod depthwise;
 mod detections;
 mod loss;
 mod maps;
+mod mutations;
 mod norm;
 mod optim;
+mod order;
 mod probe;
 mod table;

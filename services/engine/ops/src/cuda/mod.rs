@@ -86,6 +86,7 @@ pub const SOURCES: &[Source] = &[
     crate::elementwise::cuda::SOURCE,
     crate::max_pool::cuda::SOURCE,
     crate::attention::cuda::SOURCE,
+    crate::depthwise::cuda::SOURCE,
 ];
 
 /// Writes `params.h`: each struct in C, with its size and offsets asserted, so that neither compiler can disagree

@@ -3,6 +3,7 @@
 //! Results are the same bits for any number of threads.
 
 mod cpu;
+pub mod cuda;
 
 use std::cell::Cell;
 

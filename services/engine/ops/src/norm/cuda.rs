@@ -42,6 +42,48 @@ crate::params! {
         /// 1 for SiLU, 0 for none.
         pub silu: u32,
     }
+    /// The sums over pixels of dz and of dz times the normalised y.
+    pub struct BnSiluBwdReduce {
+        /// The activation's gradient is the sum of the first `gradients_count`; may be one of several readers' each.
+        pub gradients: [View; 3],
+        /// Its pointer is 0 for a bias without a norm.
+        pub y: View,
+        pub scale: u64,
+        pub shift: u64,
+        pub mean: u64,
+        pub inverse_deviation: u64,
+        /// f32: two sums of `channels` for each block along x.
+        pub partials: u64,
+        /// One zero for each 64 channels; zero again afterwards.
+        pub counters: u64,
+        /// Both sums of this batch, for `bn_silu_bwd_apply`; or 0.
+        pub sums: u64,
+        /// Added to; or 0.
+        pub beta_gradient: u64,
+        pub gamma_gradient: u64,
+        pub pixels: u32,
+        pub pixels_per_block: u32,
+        pub silu: u32,
+        pub gradients_count: u32,
+    }
+    /// The gradient of the norm's input.
+    pub struct BnSiluBwdApply {
+        pub gradients: [View; 3],
+        pub y: View,
+        pub dy: View,
+        /// Gets the activation's gradient; its pointer may be 0.
+        pub shortcut: View,
+        pub scale: u64,
+        pub shift: u64,
+        pub mean: u64,
+        pub inverse_deviation: u64,
+        pub sums: u64,
+        pub pixels: u32,
+        pub silu: u32,
+        pub gradients_count: u32,
+        /// 1 adds to what is there.
+        pub shortcut_accumulate: u32,
+    }
 }
 
 /// Channels of a block of `bn_stats`.
@@ -68,6 +110,22 @@ pub const SOURCE: Source = Source {
             parameters: BnSiluApply::LAYOUT,
             block: 256,
             min_blocks: 4,
+            shared_bytes: 0,
+            uses: Uses::NONE,
+        },
+        Kernel {
+            name: "bn_silu_bwd_reduce",
+            parameters: BnSiluBwdReduce::LAYOUT,
+            block: 256,
+            min_blocks: 2,
+            shared_bytes: 0,
+            uses: Uses::NONE,
+        },
+        Kernel {
+            name: "bn_silu_bwd_apply",
+            parameters: BnSiluBwdApply::LAYOUT,
+            block: 256,
+            min_blocks: 2,
             shared_bytes: 0,
             uses: Uses::NONE,
         },

@@ -41,9 +41,7 @@ pub enum GpuError {
     PackBroken { place: String, rule: String },
     #[error("the kernel '{kernel}' is not in the pack: make it again with scripts/kernels.sh")]
     NoKernel { kernel: String },
-    #[error(
-        "the driver refuses the kernels for {architecture} ({reason}): install driver 525 or newer"
-    )]
+    #[error("the driver refuses the kernels for {architecture} ({reason}): update the driver")]
     PackRefused {
         architecture: &'static str,
         reason: String,

@@ -16,7 +16,7 @@ const COMPUTE_MIN: (i32, i32) = (8, 0);
 const LIBRARIES: [&str; 2] = ["libcuda.so", "libcuda.so.1"];
 
 /// What the engine calls; the binding panics on one that is missing.
-pub const REQUIRED_SYMBOLS: [&str; 41] = [
+pub const REQUIRED_SYMBOLS: [&str; 43] = [
     "cuInit",
     "cuDriverGetVersion",
     "cuGetErrorName",
@@ -56,7 +56,9 @@ pub const REQUIRED_SYMBOLS: [&str; 41] = [
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
     "cuGraphInstantiateWithFlags",
+    "cuGraphUpload",
     "cuGraphLaunch",
+    "cuGraphDestroy",
     "cuGraphExecDestroy",
 ];
 
