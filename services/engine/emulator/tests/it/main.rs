@@ -11,6 +11,7 @@ mod depthwise;
 mod detections;
 mod loss;
 mod maps;
+mod muon;
 mod mutations;
 mod norm;
 mod optim;

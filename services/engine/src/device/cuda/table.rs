@@ -19,6 +19,7 @@ pub fn sources() -> Vec<Source> {
         crate::loss::cuda::CLASSIFY,
         crate::loss::cuda::MASKS,
         crate::optim::cuda::SOURCE,
+        crate::optim::cuda::MUON,
         super::control::SOURCE,
         crate::metrics::cuda::SOURCE,
         crate::data::cuda::SOURCE,
