@@ -17,4 +17,5 @@ mod norm;
 mod optim;
 mod order;
 mod probe;
+mod recipe;
 mod table;

@@ -4,6 +4,7 @@
 //! flips). Pictures that show one class as a whole go another way: `classify`, with the operations of `operations`.
 
 pub mod classify;
+pub mod cuda;
 mod finish;
 mod mix;
 mod mosaic;

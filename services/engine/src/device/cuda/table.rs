@@ -23,6 +23,7 @@ pub fn sources() -> Vec<Source> {
         super::control::SOURCE,
         crate::metrics::cuda::SOURCE,
         crate::data::cuda::SOURCE,
+        crate::data::augment::cuda::SOURCE,
     ];
     SOURCES.iter().copied().chain(own).collect()
 }
