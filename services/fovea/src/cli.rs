@@ -345,11 +345,17 @@ pub enum Engine {
         #[arg(long)]
         launches: bool,
     },
-    /// Compiles the CUDA kernels and holds them to their lock file: `--arch all|sm_90a,… --check|--lock`. Needs NVRTC,
-    /// which `scripts/kernels.sh` gets.
+    /// Compiles the CUDA kernels and holds them to their lock file. Needs NVRTC, which `scripts/kernels.sh` gets.
     Kernels {
-        #[arg(allow_hyphen_values = true, value_name = "OPTION")]
-        arguments: Vec<String>,
+        /// `all`, or names with commas between them: `sm_89,sm_90a`.
+        #[arg(long, default_value = "all")]
+        arch: String,
+        /// Prints only what differs from the lock file.
+        #[arg(long)]
+        check: bool,
+        /// Writes the lock file.
+        #[arg(long, conflicts_with = "check")]
+        lock: bool,
     },
     /// Measures this machine: `mode=train|infer model=yolo11n imgsz=640 batch=16 threads=2 steps=10`.
     Bench {

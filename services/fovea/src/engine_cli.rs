@@ -49,16 +49,19 @@ pub async fn run(command: Engine, is_json: bool) -> Result<()> {
             mode,
             launches,
         } => show_plan(&model, classes, imgsz, batch, &mode, launches),
-        Engine::Kernels { arguments } => kernels(&arguments),
+        Engine::Kernels { arch, check, lock } => kernels(arch, check, lock),
         Engine::Bench { arguments } => engine_bench::run(Arguments::read(&arguments)?, is_json),
     })
     .await?
 }
 
-fn kernels(arguments: &[String]) -> Result<()> {
-    let options = compile::Options::read(arguments).map_err(anyhow::Error::msg)?;
+fn kernels(arch: String, is_brief: bool, is_writing_lock: bool) -> Result<()> {
+    let mut options =
+        compile::Options::read(&["--arch".to_owned(), arch]).map_err(anyhow::Error::msg)?;
+    options.is_brief = is_brief;
+    options.is_writing_lock = is_writing_lock;
     let report = compile::run(&options)?;
-    line(report.text().trim_end());
+    line(report.text(options.is_brief).trim_end());
     if !report.is_good() {
         bail!("the kernels are not what the lock file and the rules say");
     }

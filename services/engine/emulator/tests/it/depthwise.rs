@@ -5,7 +5,7 @@ use engine::ops::conv2d::cuda::SumRanges;
 use engine::ops::cuda::FastDiv;
 use engine::ops::depthwise::cuda::{DwconvBwd, DwconvFprop};
 
-use crate::bench::{Draw, Tensor, Vector, agree, each_way, from_bf16, to_bf16};
+use crate::bench::{Draw, Tensor, Vector, agree, each_way, from_bf16, silu, to_bf16};
 use crate::norm::Norm;
 
 /// Images, height, width, channels.
@@ -76,6 +76,48 @@ fn a_depthwise_convolution_makes_the_statistics_of_what_it_wrote() {
             agree("y", &y.get(), &expected, 4e-3);
             norm.check(&y.get());
         }
+    });
+}
+
+#[test]
+fn a_folded_norm_of_a_depthwise_convolution_is_a_bias_and_an_activation() {
+    each_way(|device, seed| {
+        let case = CASES[0];
+        let [images, height, width, channels] = case;
+        let draw = &mut Draw::new(seed);
+        let pixels = images * height * width;
+        let x = Tensor::new(device, pixels, [channels + 8, 8, channels]);
+        let y = Tensor::new(device, pixels, [channels + 16, 8, channels]);
+        let (w_there, w) = weights(device, channels, draw);
+        let inputs = x.set(|_, _| draw.next());
+        let bias = draw.floats(channels);
+        let bias_there = Vector::of(device, &bias);
+        let parameters = DwconvFprop {
+            x: x.view(),
+            y: y.view(),
+            w: w_there.address(),
+            bias: bias_there.address(),
+            height: height as u32,
+            width: width as u32,
+            pixels: pixels as u32,
+            pixels_per_block: 40,
+            by_width: FastDiv::new(width as u32),
+            by_height: FastDiv::new(height as u32),
+            silu: 1,
+            ..DwconvFprop::default()
+        };
+        let grid = [pixels.div_ceil(40) as u32, channels.div_ceil(64) as u32, 1];
+        device.launch("dwconv_fprop", grid, &parameters).unwrap();
+        let mut expected = vec![0.0; pixels * channels];
+        each_tap(case, |to, from, tap| {
+            for c in 0..channels {
+                expected[to * channels + c] += inputs[from * channels + c] * w[tap * channels + c];
+            }
+        });
+        for (index, value) in expected.iter_mut().enumerate() {
+            *value = silu(*value + f64::from(bias[index % channels]));
+        }
+        agree("y", &y.get(), &expected, 4e-3);
     });
 }
 

@@ -16,6 +16,7 @@ mod mutations;
 mod norm;
 mod optim;
 mod order;
+mod packs;
 mod probe;
 mod recipe;
 mod table;

@@ -31,11 +31,13 @@ pub struct Options {
     pub lock: PathBuf,
     /// Whether the lock file is written anew or must agree.
     pub is_writing_lock: bool,
+    /// Whether the report is only what is wrong.
+    pub is_brief: bool,
 }
 
 impl Options {
-    /// Reads `--arch sm_80,sm_90a|all`, `--lock` (write the lock file) and `--check` (agree with it, which is the
-    /// default); paths are those of a checkout.
+    /// Reads `--arch sm_80,sm_90a|all`, `--lock` (write the lock file) and `--check` (no table, only what differs from
+    /// it); paths are those of a checkout.
     pub fn read(arguments: &[String]) -> Result<Self, String> {
         let target = PathBuf::from("target");
         let mut options = Self {
@@ -44,12 +46,13 @@ impl Options {
             pack: target.join("kernels.pack"),
             lock: PathBuf::from("services/engine/ops/cuda/kernels.lock.json"),
             is_writing_lock: false,
+            is_brief: false,
         };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--lock" => options.is_writing_lock = true,
-                "--check" => options.is_writing_lock = false,
+                "--check" => options.is_brief = true,
                 "--arch" => {
                     let names = arguments
                         .next()
@@ -295,9 +298,12 @@ impl Report {
         self.difference.is_empty() && self.broken.is_empty()
     }
 
-    /// Writes the table of resources, then what is wrong.
-    pub fn text(&self) -> String {
-        let mut text = self.resources.table();
+    /// Writes the table of resources unless it is to be brief, then what is wrong.
+    pub fn text(&self, is_brief: bool) -> String {
+        let mut text = String::new();
+        if !is_brief {
+            text += &self.resources.table();
+        }
         for line in &self.difference {
             let _ = writeln!(text, "differs from the lock: {line}");
         }
