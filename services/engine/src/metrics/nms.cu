@@ -168,9 +168,7 @@ KS_KERNEL(nms_scan, Nms, 32, 16) {
             if (lane == 0) ks_pointer<u32>(p.kept)[(u64)image * p.detections_max + kept] = row;
             kept++;
         }
-#ifndef MUT_NO_SYNCWARP_SCAN
         ks_syncwarp();
-#endif
     }
     if (lane == 0) ks_pointer<u32>(p.kept_counts)[image] = kept;
 }

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-const MUTATIONS: [(&str, &str); 26] = [
+const MUTATIONS: [(&str, &str); 25] = [
     (
         "MUT_COUNTER_KEPT",
         "norm::statistics_are_those_of_two_passes",
@@ -99,10 +99,6 @@ const MUTATIONS: [(&str, &str); 26] = [
     ),
     (
         "MUT_NO_BARRIER_SORT",
-        "detections::detections_are_those_of_the_cpu",
-    ),
-    (
-        "MUT_NO_SYNCWARP_SCAN",
         "detections::detections_are_those_of_the_cpu",
     ),
 ];
