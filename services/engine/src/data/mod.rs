@@ -12,6 +12,7 @@ pub mod augment;
 pub mod batches;
 pub mod cache;
 pub mod colour;
+pub mod cuda;
 pub mod decode;
 pub mod folders;
 pub mod labels;

@@ -380,6 +380,14 @@ fn taps(source: usize, target: usize) -> Vec<Tap> {
         .collect()
 }
 
+/// Returns for each output the first of its two source positions and the weight of the second.
+pub(super) fn resize_taps(source: usize, target: usize) -> Vec<u32> {
+    let taps = taps(source, target);
+    taps.iter()
+        .flat_map(|tap| [tap.index as u32, tap.second])
+        .collect()
+}
+
 /// The neighbouring source positions of one output, and their weights.
 struct WideTap {
     start: usize,

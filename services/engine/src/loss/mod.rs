@@ -11,6 +11,7 @@ mod branch;
 mod ciou;
 mod classify;
 mod cross_entropy;
+pub mod cuda;
 mod distance;
 mod flow;
 mod items;

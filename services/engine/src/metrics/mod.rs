@@ -7,6 +7,7 @@ mod average_precision;
 mod candidates;
 mod classify;
 mod confusion;
+pub mod cuda;
 mod detect;
 mod detector;
 mod matching;

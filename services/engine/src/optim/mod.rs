@@ -5,6 +5,7 @@
 //! [`clip_gradient_norm`] → [`Optimizer::step`] → [`Ema::update`], with rates from a [`Schedule`].
 
 mod clip;
+pub mod cuda;
 mod ema;
 mod muon;
 mod optimizer;

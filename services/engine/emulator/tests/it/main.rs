@@ -3,13 +3,20 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod attention;
 mod bench;
 mod capture;
 mod conv;
 mod depthwise;
+mod detections;
+mod loss;
+mod maps;
+mod muon;
 mod mutations;
 mod norm;
+mod optim;
 mod order;
 mod packs;
 mod probe;
+mod recipe;
 mod table;

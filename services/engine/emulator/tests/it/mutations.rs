@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-const MUTATIONS: [(&str, &str); 17] = [
+const MUTATIONS: [(&str, &str); 25] = [
     (
         "MUT_COUNTER_KEPT",
         "norm::statistics_are_those_of_two_passes",
@@ -68,6 +68,38 @@ const MUTATIONS: [(&str, &str); 17] = [
     (
         "MUT_NONE",
         "norm::the_gradient_of_a_norm_is_that_of_its_definition",
+    ),
+    (
+        "MUT_NO_BARRIER_SUM",
+        "loss::whole_images_are_compared_as_on_the_cpu",
+    ),
+    (
+        "MUT_LAST_COUNTER_KEPT",
+        "loss::whole_images_are_compared_as_on_the_cpu",
+    ),
+    (
+        "MUT_CLAIMS_KEPT",
+        "loss::assignment_loss_and_gradients_are_those_of_the_cpu",
+    ),
+    (
+        "MUT_NO_BARRIER_SPPF",
+        "maps::chained_pools_are_those_of_the_cpu",
+    ),
+    (
+        "MUT_NO_BARRIER_ATTENTION",
+        "attention::attention_and_its_gradient_are_those_of_the_cpu",
+    ),
+    (
+        "MUT_NO_BARRIER_TURN",
+        "optim::weights_are_turned_for_the_way_back",
+    ),
+    (
+        "MUT_NO_BARRIER_MUON",
+        "muon::matrices_move_along_orthogonal_ones_as_on_the_cpu",
+    ),
+    (
+        "MUT_NO_BARRIER_SORT",
+        "detections::detections_are_those_of_the_cpu",
     ),
 ];
 

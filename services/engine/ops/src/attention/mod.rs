@@ -5,6 +5,7 @@
 //! the pixels and not with their square.
 
 mod cpu;
+pub mod cuda;
 #[cfg(test)]
 mod tests;
 

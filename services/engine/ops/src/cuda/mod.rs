@@ -8,6 +8,9 @@ pub use params::{FastDiv, Field, FieldType, Layout, Parameters, View};
 
 use std::fmt::Write as _;
 
+/// Arithmetic and reductions on top of it.
+pub const NUMBERS: &str = include_str!("../../cuda/numbers.h");
+
 /// The surface that kernels are written in.
 pub const SURFACE: &str = include_str!("../../cuda/ks.h");
 
@@ -30,6 +33,25 @@ pub struct Kernel {
     /// Bytes of dynamic shared memory.
     pub shared_bytes: u32,
     pub uses: Uses,
+}
+
+impl Kernel {
+    /// Describes a kernel without dynamic shared memory or special instructions.
+    pub const fn plain(
+        name: &'static str,
+        parameters: &'static Layout,
+        block: u32,
+        min_blocks: u32,
+    ) -> Self {
+        Self {
+            name,
+            parameters,
+            block,
+            min_blocks,
+            shared_bytes: 0,
+            uses: Uses::NONE,
+        }
+    }
 }
 
 /// Instructions that must be in the machine code, or the kernel isn't what it claims to be.
@@ -61,6 +83,9 @@ pub const SOURCES: &[Source] = &[
     crate::conv2d::cuda::SOURCE,
     crate::conv2d::cuda::STEM,
     crate::conv2d::cuda::WGRAD,
+    crate::elementwise::cuda::SOURCE,
+    crate::max_pool::cuda::SOURCE,
+    crate::attention::cuda::SOURCE,
     crate::depthwise::cuda::SOURCE,
 ];
 

@@ -5,6 +5,7 @@
 
 mod augmix;
 pub mod classify;
+pub mod cuda;
 mod finish;
 mod mix;
 mod mosaic;

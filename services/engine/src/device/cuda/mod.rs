@@ -5,6 +5,7 @@
 //! Memory is arenas whose size is fixed when a plan is made; a step is captured once and then replayed.
 
 pub mod compile;
+pub mod control;
 mod device;
 mod error;
 mod memory;

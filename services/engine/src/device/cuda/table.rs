@@ -8,11 +8,24 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("finalize.h", crate::ops::norm::cuda::FINALIZE),
     ("gemm.h", crate::ops::conv2d::cuda::GEMM),
     ("epilogue.h", crate::ops::conv2d::cuda::EPILOGUE),
+    ("numbers.h", crate::ops::cuda::NUMBERS),
+    ("head.h", crate::loss::cuda::HEAD),
 ];
 
 /// Returns every file of kernels; rooms of the engine add theirs here.
 pub fn sources() -> Vec<Source> {
-    SOURCES.to_vec()
+    let own = [
+        crate::loss::cuda::DETECT,
+        crate::loss::cuda::CLASSIFY,
+        crate::loss::cuda::MASKS,
+        crate::optim::cuda::SOURCE,
+        crate::optim::cuda::MUON,
+        super::control::SOURCE,
+        crate::metrics::cuda::SOURCE,
+        crate::data::cuda::SOURCE,
+        crate::data::augment::cuda::SOURCE,
+    ];
+    SOURCES.iter().copied().chain(own).collect()
 }
 
 /// Returns a hash of all that a pack is made of, so that one made of other kernels is refused.

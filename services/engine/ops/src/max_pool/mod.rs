@@ -5,6 +5,8 @@
     reason = "channel ranges of shared buffers, rows and channels split over threads"
 )]
 
+pub mod cuda;
+
 use std::ops::Range;
 
 use crate::parallel::Threads;

@@ -4,6 +4,8 @@
     reason = "channel ranges of shared buffers, pixels split over threads"
 )]
 
+pub mod cuda;
+
 use crate::conv2d::Write;
 use crate::parallel::Threads;
 use crate::view::{RawView, View};
