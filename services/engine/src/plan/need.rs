@@ -5,7 +5,7 @@ use crate::models::{self, ModelSpec};
 use crate::network::InputShape;
 use crate::{Error, Result};
 
-/// Validation runs this many training batches at once.
+/// Validation runs this many training batches at once: without a way back it needs far less memory.
 pub const VALIDATION_BATCHES: usize = 2;
 /// f32 copies of each parameter beside the plan: weights, gradients, average and two moments.
 const PARAMETER_COPIES: u64 = 5;

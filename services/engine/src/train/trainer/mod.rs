@@ -28,7 +28,6 @@ use crate::{Error, Result};
 pub const NOT_FINITE_MAX: u32 = 10;
 /// The full batch and the short one at an epoch's end.
 const NETWORKS_HELD: usize = 2;
-/// Validation batches are so much larger: they need far less memory.
 
 /// How a call of [`Trainer::run`] ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
