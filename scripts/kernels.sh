@@ -25,4 +25,4 @@ fi
 
 mkdir -p target
 LD_LIBRARY_PATH="$(dirname "$(library)")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
-    cargo run --quiet --locked -p engine --example kernels -- "$@"
+    cargo run --quiet --locked -p fovea -- engine kernels "$@"

@@ -56,7 +56,10 @@ step "tests" "of every crate"
 cargo test --workspace --locked --no-fail-fast
 
 step "planted bugs" "in the kernels are caught"
-scripts/mutate-kernels.sh
+scripts/mutate-kernels.sh --workspace
+
+step "sanitizers" "find nothing in the kernels"
+scripts/sanitize-kernels.sh --workspace
 
 step "page" "in a headless browser"
 # The tests have built it.

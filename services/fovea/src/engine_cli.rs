@@ -56,19 +56,20 @@ pub async fn run(command: Engine, is_json: bool) -> Result<()> {
             let shape = InputShape::square(batch, side);
             show_plan(&spec, shape, &mode, &device, launches)
         }
-        Engine::Kernels { arch, check, lock } => kernels(arch, check, lock),
+        Engine::Kernels { arch, check, lock } => kernels(&arch, check, lock),
         Engine::Bench { arguments } => engine_bench::run(Arguments::read(&arguments)?, is_json),
     })
     .await?
 }
 
-fn kernels(arch: String, is_brief: bool, is_writing_lock: bool) -> Result<()> {
-    let mut options =
-        compile::Options::read(&["--arch".to_owned(), arch]).map_err(anyhow::Error::msg)?;
-    options.is_brief = is_brief;
-    options.is_writing_lock = is_writing_lock;
+fn kernels(arch: &str, is_brief: bool, is_writing_lock: bool) -> Result<()> {
+    let options = compile::Options {
+        architectures: arch.split(',').map(str::to_owned).collect(),
+        is_writing_lock,
+        ..compile::Options::default()
+    };
     let report = compile::run(&options)?;
-    line(report.text(options.is_brief).trim_end());
+    line(report.text(is_brief).trim_end());
     if !report.is_good() {
         bail!("the kernels are not what the lock file and the rules say");
     }

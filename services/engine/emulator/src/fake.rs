@@ -87,11 +87,6 @@ impl Fake {
         self.text(c"fovea_fake_log")
     }
 
-    /// Returns what a kernel of this thread did wrong, or nothing.
-    pub fn error(&self) -> String {
-        self.text(c"fovea_fake_error")
-    }
-
     /// Returns the kernels that are compiled in, a line each: name, bytes of parameters, threads, blocks.
     pub fn kernels(&self) -> String {
         self.text(c"fovea_fake_kernels")

@@ -152,6 +152,18 @@ crate::ops::params! {
     }
 }
 
+impl TalAssign {
+    /// Returns the grid of `tal_metric_topk`, a block for each object there may be.
+    pub fn grid(&self, objects_max: u32) -> [u32; 3] {
+        assert!(
+            self.per_object <= CLAIMS_MAX,
+            "invariant: an object claims at most {CLAIMS_MAX} anchors, not {}",
+            self.per_object
+        );
+        [objects_max, 1, 1]
+    }
+}
+
 impl Head {
     /// Describes a head with the number of its images, classes and bins; a level's own numbers are its stride, height
     /// and width.

@@ -82,11 +82,46 @@ crate::ops::params! {
     }
 }
 
-impl Nms {
-    /// Returns the grid of `nms_mask`.
-    pub fn mask_grid(&self, images: u32) -> [u32; 3] {
-        [self.words, self.words, images]
+impl FilterTopk {
+    /// Returns the grid.
+    pub fn grid(&self, images: u32) -> [u32; 3] {
+        check_limit(self.limit);
+        [images, 1, 1]
     }
+}
+
+impl Nms {
+    /// Returns the grids of `nms_mask` and `nms_scan`.
+    pub fn grids(&self, images: u32) -> [[u32; 3]; 2] {
+        check_limit(self.limit);
+        assert_eq!(
+            self.words,
+            self.limit.div_ceil(64),
+            "invariant: a word for each 64 candidates"
+        );
+        [[self.words, self.words, images], [images, 1, 1]]
+    }
+}
+
+impl ApMatch {
+    /// Returns the grid; `label_starts` is what the kernel reads.
+    pub fn grid(label_starts: &[u32]) -> [u32; 3] {
+        for window in label_starts.windows(2) {
+            let labels = window[1] - window[0];
+            assert!(
+                labels <= LABELS_MAX,
+                "invariant: an image has at most {LABELS_MAX} labels, not {labels}"
+            );
+        }
+        [label_starts.len().saturating_sub(1) as u32, 1, 1]
+    }
+}
+
+fn check_limit(limit: u32) {
+    assert!(
+        limit <= SORT_MAX,
+        "invariant: at most {SORT_MAX} candidates are sorted, not {limit}"
+    );
 }
 
 /// The file.

@@ -3,6 +3,7 @@
 #include "head.h"
 
 #define SORT_MAX 4096
+#define LABELS_MAX 1024
 
 // A score and its place, in one key that is largest for the largest score and, of equals, the first place.
 KS_FN void list_candidate(const FilterScores& p, u32 image, float score, u32 place) {
@@ -192,7 +193,7 @@ KS_KERNEL(ap_match, ApMatch, 64, 8) {
     ks_fence();
     ks_sync();
     if (ks_thread() >= 40) return;
-    labels = labels < 1024 ? labels : 1024;
+    labels = labels < LABELS_MAX ? labels : LABELS_MAX;
     KS_NO_UNROLL
     for (u32 word = 0; word < 32; word++) taken[word * 64 + ks_thread()] = 0;
     float threshold = 0.5f + 0.05f * (float)bit;

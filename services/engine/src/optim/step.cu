@@ -3,7 +3,6 @@
 #include "numbers.h"
 
 #define WEIGHT 0
-#define NORM 1
 #define AVERAGED_ONLY 3
 
 // The gradient's length, the factor that shortens it, and whether it is a number at all.

@@ -22,16 +22,13 @@ pub(crate) use outputs::keep_what_predicts;
 pub use outputs::{
     PlannedHead, PlannedMap, PlannedOutput, PlannedOutputs, PlannedPredictions, Rows,
 };
-pub use target::{Element, MULTIPROCESSORS_MAX, Target};
+pub use target::{Element, Target};
 
 use std::fmt;
-
-use target::DenseSize;
 
 use crate::graph::{self, Form, Graph};
 use crate::models::{self, ModelSpec};
 use crate::network::InputShape;
-use crate::ops::conv2d::cuda::ConvSize;
 use crate::ops::conv2d::{Algorithm, Conv2d, Pass, Precision};
 use crate::ops::depthwise::Depthwise;
 use crate::ops::transposed::Transposed;
@@ -132,38 +129,6 @@ impl PlannedConvolution {
             Operator::Dense(conv) => conv.scratch_len(pass, thread_count),
             Operator::Depthwise(conv) => conv.scratch_len(pass),
             Operator::Transposed(conv) => conv.scratch_len(pass, thread_count),
-        }
-    }
-
-    /// Returns the extents of a dense convolution.
-    fn dense_size(&self) -> Option<DenseSize> {
-        let Operator::Dense(conv) = &self.operator else {
-            return None;
-        };
-        let shape = conv.shape();
-        let extent = |value: usize| value as u32;
-        Some(DenseSize {
-            size: ConvSize {
-                images: extent(shape.batch),
-                height: extent(shape.height),
-                width: extent(shape.width),
-                kernel: extent(shape.kernel),
-                stride: extent(shape.stride),
-            },
-            input: shape.input.padded(),
-            output: shape.output.padded(),
-            is_image: shape.is_image,
-        })
-    }
-
-    /// Returns the elements of the weights with padded channels.
-    fn padded_weight_len(&self) -> usize {
-        let taps = self.convolution.kernel * self.convolution.kernel;
-        let output = self.output_channels.padded();
-        match &self.operator {
-            Operator::Dense(conv) => taps * output * conv.shape().input.padded(),
-            Operator::Depthwise(_) => taps * output,
-            Operator::Transposed(conv) => taps * output * conv.shape().input.padded(),
         }
     }
 

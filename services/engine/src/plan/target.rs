@@ -2,15 +2,15 @@
 //! is, and what a kernel needs beside its operands, are not.
 
 use super::launch::{AttentionShape, BufferKind};
-use super::{Mode, PlannedConvolution};
+use super::{Mode, Operator, PlannedConvolution};
 use crate::ops::attention;
 use crate::ops::conv2d::Pass;
-use crate::ops::conv2d::cuda::{ConvGeometry, ConvSize, ConvTile, WeightTile};
+use crate::ops::conv2d::cuda::{ConvGeometry, ConvSize, ConvTile, STEM_ROW, WeightTile};
 use crate::ops::cuda::View;
 
 /// Multiprocessors of the largest GPU of the catalogue. Partial sums grow with them, a few megabytes in all, so a plan for
 /// this one fits every other.
-pub const MULTIPROCESSORS_MAX: u32 = 188;
+const MULTIPROCESSORS_MAX: u32 = 188;
 
 /// Bytes of a pixel of the images on a GPU, which are held twice: one batch is made while the other is trained on.
 const GPU_IMAGE_BYTES: u64 = 2 * 4;
@@ -20,8 +20,6 @@ const GPU_CONTROL_BYTES: u64 = 1 << 20;
 const GPU_OVERHEAD_BYTES: u64 = 600 << 20;
 /// Floats of one block's statistics of a channel: count, mean, squared deviations.
 const STATISTICS: usize = 3;
-/// Elements of a row of the first convolution's weights, on a GPU.
-const STEM_ROW: usize = 48;
 /// A split sum's blocks of the depthwise kernel, for each multiprocessor.
 const DEPTHWISE_BLOCKS: usize = 4;
 
@@ -117,10 +115,10 @@ impl Target {
 
     /// Returns the elements of a pass's packed weights.
     pub fn packed_len(self, planned: &PlannedConvolution, pass: Pass) -> usize {
-        match (self, planned.dense_size()) {
+        match (self, dense_size(planned)) {
             (Self::Cpu, _) => planned.packed_len(pass),
-            (Self::Gpu { .. }, Some(size)) if size.is_image => size.output * STEM_ROW,
-            (Self::Gpu { .. }, _) => planned.padded_weight_len(),
+            (Self::Gpu { .. }, Some(size)) if size.is_image => size.output * STEM_ROW as usize,
+            (Self::Gpu { .. }, _) => padded_weight_len(planned),
         }
     }
 
@@ -134,12 +132,12 @@ impl Target {
         let Self::Gpu { multiprocessors } = self else {
             return planned.scratch_len(pass, thread_count);
         };
-        let Some(size) = planned.dense_size() else {
+        let Some(size) = dense_size(planned) else {
             let blocks = DEPTHWISE_BLOCKS * multiprocessors as usize;
             return match pass {
                 Pass::Forward => STATISTICS * blocks * planned.output.channels,
                 Pass::BackwardData => 0,
-                Pass::BackwardWeights => blocks * planned.padded_weight_len(),
+                Pass::BackwardWeights => blocks * padded_weight_len(planned),
             };
         };
         let geometry = size.geometry();
@@ -159,13 +157,44 @@ impl Target {
     }
 }
 
+/// Returns the elements of a convolution's weights with padded channels.
+fn padded_weight_len(planned: &PlannedConvolution) -> usize {
+    let taps = planned.convolution.kernel * planned.convolution.kernel;
+    let input = match &planned.operator {
+        Operator::Dense(conv) => conv.shape().input.padded(),
+        Operator::Depthwise(_) => 1,
+        Operator::Transposed(conv) => conv.shape().input.padded(),
+    };
+    taps * planned.output_channels.padded() * input
+}
+
 /// A dense convolution's extents, channels padded.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DenseSize {
-    pub size: ConvSize,
-    pub input: usize,
-    pub output: usize,
-    pub is_image: bool,
+struct DenseSize {
+    size: ConvSize,
+    input: usize,
+    output: usize,
+    is_image: bool,
+}
+
+fn dense_size(planned: &PlannedConvolution) -> Option<DenseSize> {
+    let Operator::Dense(conv) = &planned.operator else {
+        return None;
+    };
+    let shape = conv.shape();
+    let extent = |value: usize| value as u32;
+    Some(DenseSize {
+        size: ConvSize {
+            images: extent(shape.batch),
+            height: extent(shape.height),
+            width: extent(shape.width),
+            kernel: extent(shape.kernel),
+            stride: extent(shape.stride),
+        },
+        input: shape.input.padded(),
+        output: shape.output.padded(),
+        is_image: shape.is_image,
+    })
 }
 
 impl DenseSize {

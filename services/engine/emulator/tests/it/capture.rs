@@ -216,6 +216,7 @@ fn every_failing_call_is_an_error_and_leaks_nothing() {
         c"cuMemcpyDtoHAsync_v2",
         c"cuStreamEndCapture",
         c"cuGraphInstantiateWithFlags",
+        c"cuGraphUpload",
         c"cuGraphLaunch",
         c"cuStreamSynchronize",
     ];
@@ -232,6 +233,7 @@ fn every_failing_call_is_an_error_and_leaks_nothing() {
                 c"cuMemcpyDtoHAsync_v2",
                 c"cuStreamEndCapture",
                 c"cuGraphInstantiateWithFlags",
+                c"cuGraphUpload",
                 c"cuGraphLaunch",
             ];
             // A wait while dropping has nobody to tell.
@@ -269,10 +271,13 @@ fn a_copy_beside_the_computation_is_followed() {
     let vector = Vector::poisoned(&device, 4);
     let mut pinned = device.pinned::<f32>(4).unwrap();
     pinned.as_mut_slice().copy_from_slice(&[1.0, 2.0, 3.0, 4.0]);
+    // Without waiting for the mark, the copy would come first and be overwritten.
+    vector.arena.fill(0, 16, 0).unwrap();
     let before = device.mark().unwrap();
     let copied = device
         .copy_beside(&pinned, &vector.arena, 0, Some(&before))
         .unwrap();
+    device.wait(&copied).unwrap();
     device.follow(&copied).unwrap();
     assert_eq!(vector.floats(), [1.0, 2.0, 3.0, 4.0]);
 }

@@ -75,7 +75,7 @@ fn detections_are_those_of_the_cpu() {
                     capacity: capacity as u32,
                     limit: limit as u32,
                 };
-                let grid = [images as u32, 1, 1];
+                let grid = topk.grid(images as u32);
                 device.launch("filter_topk", grid, &topk).unwrap();
                 let suppress = Nms {
                     sorted_boxes: sorted_boxes.address(),
@@ -91,9 +91,9 @@ fn detections_are_those_of_the_cpu() {
                     agnostic: is_class_agnostic.into(),
                     unused: 0,
                 };
-                let mask_grid = suppress.mask_grid(images as u32);
+                let [mask_grid, scan_grid] = suppress.grids(images as u32);
                 device.launch("nms_mask", mask_grid, &suppress).unwrap();
-                device.launch("nms_scan", grid, &suppress).unwrap();
+                device.launch("nms_scan", scan_grid, &suppress).unwrap();
 
                 let sorted = sorted.read::<u32>();
                 let kept = kept.read::<u32>();
@@ -223,6 +223,7 @@ fn verdicts_are_those_of_the_rule() {
             let label_boxes: Vec<f32> = all.iter().flat_map(|(corners, _)| *corners).collect();
             let label_types: Vec<u32> = all.iter().map(|&(_, class)| class).collect();
             let [boxes, label_boxes] = [&boxes, &label_boxes].map(|v| Vector::of(device, v));
+            let grid = ApMatch::grid(&starts);
             let [types, counts, label_types, starts] =
                 [&types, &counts, &label_types, &starts].map(|v| Vector::of(device, v));
             let parameters = ApMatch {
@@ -236,7 +237,6 @@ fn verdicts_are_those_of_the_rule() {
                 detections_max: most as u32,
                 unused: 0,
             };
-            let grid = [images as u32, 1, 1];
             device.launch("ap_match", grid, &parameters).unwrap();
             let found = verdicts_there.read::<u32>();
             let mut hits = 0;

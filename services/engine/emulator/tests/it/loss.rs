@@ -255,7 +255,7 @@ impl Model {
         };
         // One block too many for the objects there are.
         device
-            .launch("tal_metric_topk", [9, 1, 1], &assign)
+            .launch("tal_metric_topk", assign.grid(9), &assign)
             .unwrap();
         let blocks = (head.images * head.anchors).div_ceil(256);
         device.launch("tal_peaks", [blocks, 1, 1], &assign).unwrap();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 const MUTATIONS: [(&str, &str); 25] = [
     (
-        "MUT_COUNTER_KEPT",
+        "MUT_LAST_COUNTER_KEPT",
         "norm::statistics_are_those_of_two_passes",
     ),
     (

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use engine::device::cuda::control::Poison;
 use engine::device::cuda::{ARCHITECTURES, Device, GpuError, Pack, probe, sources, sources_hash};
 
 use crate::bench::{Vector, fake};
@@ -33,6 +34,15 @@ fn every_kernel_is_in_the_code_for_every_architecture() {
                 source.name,
                 architecture.name
             );
+            for kernel in source.kernels {
+                let name = kernel.name.as_bytes();
+                assert!(
+                    image.windows(name.len()).any(|found| found == name),
+                    "{} {}",
+                    kernel.name,
+                    architecture.name
+                );
+            }
         }
     }
 }
@@ -50,7 +60,13 @@ fn machine_code_loads_and_launches() {
         };
         let device = Device::open(&gpu, &sources(), &pack).unwrap();
         let vector = Vector::of(&device, &[1.0f32]);
-        assert_eq!(vector.floats(), [1.0]);
+        let poison = Poison {
+            words: vector.address(),
+            count: 1,
+            pattern: 2.5f32.to_bits(),
+        };
+        device.launch("poison", [1, 1, 1], &poison).unwrap();
+        assert_eq!(vector.floats(), [2.5]);
     }
 }
 

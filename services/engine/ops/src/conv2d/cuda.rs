@@ -76,6 +76,9 @@ crate::params! {
     }
 }
 
+/// Elements of a row of the first convolution's weights: nine taps of four colours, padded.
+pub const STEM_ROW: u32 = 48;
+
 /// Extents of a convolution with padding of half its kernel, which is 1 or 3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvSize {
@@ -140,7 +143,7 @@ impl ConvGeometry {
             channels: 8,
         };
         Self {
-            weight_row: 48,
+            weight_row: STEM_ROW,
             ..Self::forward(size, x, w, y)
         }
     }
@@ -383,22 +386,8 @@ pub const WGRAD: Source = Source {
         wgrad!(16),
         wgrad!(32),
         wgrad!(64),
-        Kernel {
-            name: "stem_wgrad",
-            parameters: ConvWgrad::LAYOUT,
-            block: 256,
-            min_blocks: 2,
-            shared_bytes: 0,
-            uses: Uses::NONE,
-        },
-        Kernel {
-            name: "sum_ranges",
-            parameters: SumRanges::LAYOUT,
-            block: 256,
-            min_blocks: 4,
-            shared_bytes: 0,
-            uses: Uses::NONE,
-        },
+        Kernel::plain("stem_wgrad", ConvWgrad::LAYOUT, 256, 2),
+        Kernel::plain("sum_ranges", SumRanges::LAYOUT, 256, 4),
     ],
 };
 

@@ -129,6 +129,6 @@ KS_FN void finish_statistics(const ConvFprop& p, u32 column, const Moments& runn
         partials[channels] = running.mean;
         partials[2 * channels] = running.m2;
     }
-    if (!is_last_block(ks_pointer<u32>(p.counters) + ks_block_y(), ks_blocks_x())) return;
+    if (!is_last_to_come(ks_pointer<u32>(p.counters) + ks_block_y(), ks_blocks_x())) return;
     finalize<T::THREADS, T::BN>(p.norm, p.partials, ks_blocks_x(), channels, column, scratch);
 }

@@ -114,6 +114,16 @@ impl FastDiv {
         }
     }
 
+    /// Returns how many items `count` times the divisor are, which threads number and divide by it.
+    pub fn items(self, count: u32) -> u32 {
+        let items = u64::from(count) * u64::from(self.divisor);
+        assert!(
+            items < 1 << 31,
+            "invariant: items are below 2^31, not {items}"
+        );
+        items as u32
+    }
+
     /// Divides as the kernels do.
     pub fn quotient(self, value: u32) -> u32 {
         let high = ((u64::from(value) * u64::from(self.magic)) >> 32) as u32;

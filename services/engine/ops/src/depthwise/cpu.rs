@@ -345,9 +345,7 @@ impl WeightRows<'_> {
             }
         }
     }
-}
 
-impl WeightRows<'_> {
     /// Adds all taps of a kernel of three for one channel block of a stretch whose windows lie inside of the image:
     /// every gradient is read once, every source three times.
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! The kernels of `depthwise.cu` and their parameters.
 
-use crate::cuda::{FastDiv, Kernel, Parameters, Source, Uses, View};
+use crate::cuda::{FastDiv, Kernel, Parameters, Source, View};
 use crate::norm::cuda::NormVectors;
 
 crate::params! {
@@ -50,21 +50,7 @@ pub const SOURCE: Source = Source {
     name: "depthwise",
     text: include_str!("depthwise.cu"),
     kernels: &[
-        Kernel {
-            name: "dwconv_fprop",
-            parameters: DwconvFprop::LAYOUT,
-            block: 256,
-            min_blocks: 2,
-            shared_bytes: 0,
-            uses: Uses::NONE,
-        },
-        Kernel {
-            name: "dwconv_bwd",
-            parameters: DwconvBwd::LAYOUT,
-            block: 128,
-            min_blocks: 2,
-            shared_bytes: 0,
-            uses: Uses::NONE,
-        },
+        Kernel::plain("dwconv_fprop", DwconvFprop::LAYOUT, 256, 2),
+        Kernel::plain("dwconv_bwd", DwconvBwd::LAYOUT, 128, 2),
     ],
 };

@@ -54,7 +54,7 @@ impl MapCopy {
             other,
             output,
             by_pieces,
-            items: pixels * by_pieces.divisor,
+            items: by_pieces.items(pixels),
             accumulate: accumulate.into(),
             unused: 0,
         }
@@ -75,7 +75,7 @@ impl Upsample {
             large,
             by_pieces,
             by_width: FastDiv::new(width),
-            items: pixels * by_pieces.divisor,
+            items: by_pieces.items(pixels),
             accumulate: accumulate.into(),
         }
     }
@@ -101,7 +101,7 @@ impl GlobalPool {
 
     /// Returns the grids of forward and backward pass.
     pub fn grids(&self, images: u32) -> [[u32; 3]; 2] {
-        let items = self.pixels * self.by_pieces.divisor;
+        let items = self.by_pieces.items(self.pixels);
         [
             [self.map.channels.div_ceil(64), images, 1],
             [items.div_ceil(THREADS), images, 1],

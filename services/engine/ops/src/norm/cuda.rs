@@ -1,6 +1,6 @@
 //! The kernels of `norm.cu` and their parameters.
 
-use crate::cuda::{Kernel, Parameters, Source, Uses, View};
+use crate::cuda::{Kernel, Parameters, Source, View};
 
 crate::params! {
     /// What a norm keeps on the device, f32, one value per padded channel each.
@@ -97,37 +97,9 @@ pub const SOURCE: Source = Source {
     name: "norm",
     text: include_str!("norm.cu"),
     kernels: &[
-        Kernel {
-            name: "bn_stats",
-            parameters: BnStats::LAYOUT,
-            block: 256,
-            min_blocks: 2,
-            shared_bytes: 0,
-            uses: Uses::NONE,
-        },
-        Kernel {
-            name: "bn_silu_apply",
-            parameters: BnSiluApply::LAYOUT,
-            block: 256,
-            min_blocks: 4,
-            shared_bytes: 0,
-            uses: Uses::NONE,
-        },
-        Kernel {
-            name: "bn_silu_bwd_reduce",
-            parameters: BnSiluBwdReduce::LAYOUT,
-            block: 256,
-            min_blocks: 2,
-            shared_bytes: 0,
-            uses: Uses::NONE,
-        },
-        Kernel {
-            name: "bn_silu_bwd_apply",
-            parameters: BnSiluBwdApply::LAYOUT,
-            block: 256,
-            min_blocks: 2,
-            shared_bytes: 0,
-            uses: Uses::NONE,
-        },
+        Kernel::plain("bn_stats", BnStats::LAYOUT, 256, 2),
+        Kernel::plain("bn_silu_apply", BnSiluApply::LAYOUT, 256, 4),
+        Kernel::plain("bn_silu_bwd_reduce", BnSiluBwdReduce::LAYOUT, 256, 2),
+        Kernel::plain("bn_silu_bwd_apply", BnSiluBwdApply::LAYOUT, 256, 2),
     ],
 };

@@ -2,22 +2,7 @@
 // joined in the order of their rows whoever is last, so the bits don't depend on it.
 #pragma once
 #include "ks.h"
-
-// Tells whether this block is the last of `blocks` to come here; the counter is zero again for the next launch.
-KS_FN bool is_last_block(u32* counter, u32 blocks) {
-    KS_SHARED(u32, last, 1);
-    ks_fence();
-    ks_sync();
-    if (ks_thread() == 0) {
-        last[0] = ks_atomic_add(counter, 1) == blocks - 1;
-#ifndef MUT_COUNTER_KEPT
-        if (last[0]) *counter = 0;
-#endif
-    }
-    ks_sync();
-    ks_fence();
-    return last[0] != 0;
-}
+#include "numbers.h"
 
 KS_FN void write_norm(const NormVectors& norm, u32 channel, const Moments& all) {
     float variance = ks_max(all.m2 * ks_rcp(all.n), 0.0f);
@@ -91,7 +76,7 @@ KS_FN void finish_moments(const NormVectors& norm, u64 partials_at, u64 counters
         partials[channels] = all.mean;
         partials[2 * channels] = all.m2;
     }
-    if (!is_last_block(ks_pointer<u32>(counters) + ks_block_y(), ks_blocks_x())) return;
+    if (!is_last_to_come(ks_pointer<u32>(counters) + ks_block_y(), ks_blocks_x())) return;
     finalize<256, 64>(norm, partials_at, ks_blocks_x(), channels, first, scratch);
 }
 

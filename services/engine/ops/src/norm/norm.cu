@@ -115,7 +115,7 @@ KS_KERNEL(bn_silu_bwd_reduce, BnSiluBwdReduce, 256, 2) {
         for (u32 row = 0; row < 32; row++) sum += scratch[which * 2048 + row * 64 + column];
         partials[((u64)ks_block_x() * 2 + which) * channels + mine] = sum;
     }
-    if (!is_last_block(ks_pointer<u32>(p.counters) + ks_block_y(), ks_blocks_x())) return;
+    if (!is_last_to_come(ks_pointer<u32>(p.counters) + ks_block_y(), ks_blocks_x())) return;
     if (which >= 2 || mine >= channels) return;
     const volatile float* all = ks_pointer<const volatile float>(p.partials);
     float sum = 0.0f;

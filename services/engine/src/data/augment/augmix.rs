@@ -140,6 +140,6 @@ mod tests {
             differences.extend(pairs.map(|(a, b)| f64::from(a.abs_diff(*b))));
         }
         let mean = differences.iter().sum::<f64>() / differences.len() as f64;
-        assert!((1.0..40.0).contains(&mean), "{mean}");
+        assert!((6.0..18.0).contains(&mean), "{mean}");
     }
 }

@@ -259,7 +259,8 @@ fn load(
     // PTX is text and ends with a zero.
     let mut image = image.to_vec();
     image.push(0);
-    // SAFETY: the context is current; the image is whole, as `Pack::read` has checked.
+    // SAFETY: the context is current; the image ends with a zero; what is no image the driver
+    // refuses.
     let loaded = unsafe { result::module::load_data(image.as_ptr().cast()) };
     match loaded {
         Ok(handle) => Ok(Module {

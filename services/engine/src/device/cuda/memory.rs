@@ -46,11 +46,6 @@ impl Arena {
         })
     }
 
-    /// Returns the size.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Returns the address of a range.
     pub fn address(&self, offset: usize, bytes: usize) -> u64 {
         let end = offset.checked_add(bytes);

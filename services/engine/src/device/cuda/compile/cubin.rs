@@ -117,7 +117,10 @@ fn sections(image: &[u8]) -> Option<Vec<Section<'_>>> {
     let size = u16_at(image, 58)? as usize;
     let count = u16_at(image, 60)? as usize;
     let names_index = u16_at(image, 62)? as usize;
-    let head = |index: usize| image.get(start + index * size..start + (index + 1) * size);
+    let head = |index: usize| {
+        let from = start.checked_add(index.checked_mul(size)?)?;
+        image.get(from..from.checked_add(size)?)
+    };
     let bytes_of = |head: &[u8]| {
         // A section without bytes in the file, such as shared memory, has only a size.
         if u32_at(head, 4)? == 8 {

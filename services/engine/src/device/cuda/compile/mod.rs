@@ -31,38 +31,19 @@ pub struct Options {
     pub lock: PathBuf,
     /// Whether the lock file is written anew or must agree.
     pub is_writing_lock: bool,
-    /// Whether the report is only what is wrong.
-    pub is_brief: bool,
 }
 
-impl Options {
-    /// Reads `--arch sm_80,sm_90a|all`, `--lock` (write the lock file) and `--check` (no table, only what differs from
-    /// it); paths are those of a checkout.
-    pub fn read(arguments: &[String]) -> Result<Self, String> {
+impl Default for Options {
+    /// Compiles for every architecture and holds the result to the lock file, in a checkout.
+    fn default() -> Self {
         let target = PathBuf::from("target");
-        let mut options = Self {
+        Self {
             architectures: Vec::new(),
             cache: target.join("kernels"),
             pack: target.join("kernels.pack"),
             lock: PathBuf::from("services/engine/ops/cuda/kernels.lock.json"),
             is_writing_lock: false,
-            is_brief: false,
-        };
-        let mut arguments = arguments.iter();
-        while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--lock" => options.is_writing_lock = true,
-                "--check" => options.is_brief = true,
-                "--arch" => {
-                    let names = arguments
-                        .next()
-                        .ok_or("--arch: names an architecture, or all")?;
-                    options.architectures = names.split(',').map(str::to_owned).collect();
-                }
-                other => return Err(format!("'{other}' is none of --arch, --check, --lock")),
-            }
         }
-        Ok(options)
     }
 }
 
@@ -102,8 +83,6 @@ pub enum CompileError {
     Pack(#[from] super::error::GpuError),
 }
 
-/// Symbols that a division or a call of the compiler's own library leaves; none is wanted on a GPU.
-const ALLOWED_INTERNALS: [&str; 0] = [];
 /// Registers of a multiprocessor.
 const REGISTERS: u32 = 65_536;
 
@@ -234,13 +213,9 @@ fn inspect(
         place: place.clone(),
         rule,
     })?;
+    // A division or a call of the compiler's own library, which is wanted in no kernel.
     for name in cubin.internals() {
-        if !ALLOWED_INTERNALS
-            .iter()
-            .any(|allowed| name.contains(allowed))
-        {
-            report.broken.push(format!("{place}: calls {name}"));
-        }
+        report.broken.push(format!("{place}: calls {name}"));
     }
     for kernel in source.kernels {
         let Some(resources) = cubin.resources(kernel.name) else {

@@ -84,7 +84,10 @@ impl Program {
         };
         match answer {
             sys::nvrtcResult::NVRTC_SUCCESS => Ok(Self(program)),
-            _ => Err(CompileError::NoCompiler),
+            refused => Err(CompileError::Image {
+                place: format!("{}.cu", source.name),
+                rule: format!("nvrtcCreateProgram answered {refused:?}"),
+            }),
         }
     }
 
